@@ -11,7 +11,6 @@
  * the root of their number. The plain mean if |u| < 1e-4, of embeddings (names of tensor_is_embedding), of mean
  * tensors, and if all x_i are 0. Dense codecs only. (Decoupled DiLoCo, 2604.21428.)
  *
- * - Equal weights: every worker counts one token.
  * - A single worker weighs exactly 1: the accumulator equals its payload, down to the sign of zeros.
  * - Sparse codec: a coordinate is -0 in the accumulator if and only if no worker sent it.
  * - Clipping bounds the influence of one worker (struct merge_bounds). A delta beyond `whole` times the median norm of
@@ -68,7 +67,6 @@ struct merge_bounds {
 /* State shared by all merges of a run: rules, threads, scratch memory. */
 struct merger {
     enum merge_rule rule;
-    enum merge_weights weights;
     struct merge_bounds bounds;
     bool parameters;          /* payloads are parameters: delta = theta - payload */
     bool parameters_of_means; /* same, of mean tensors */

@@ -58,9 +58,12 @@ static bool begun_from(struct config *begun, const char *run_dir, const char *in
 static void keep_scaling(struct config *config, const struct config_sources *sources, const char *run_dir)
 {
     struct config begun;
-    if (config->inner.scaling == SCALING_NONE || sources->of[AT(inner.scaling_workers)] > CONFIG_PRESET) return;
-    if (read_begun(&begun, run_dir) && begun.inner.scaling_workers)
-        config->inner.scaling_workers = begun.inner.scaling_workers;
+    enum scaling scaling, before;
+    uint32_t workers;
+    if (sources->of[AT(inner.scaling)] != CONFIG_PRESET) return; /* none, or the number is given */
+    if (!scaling_parse(config->inner.scaling, &scaling, &workers) || !read_begun(&begun, run_dir)) return;
+    if (scaling_parse(begun.inner.scaling, &before, &workers) && before == scaling)
+        memcpy(config->inner.scaling, begun.inner.scaling, sizeof config->inner.scaling);
 }
 
 static enum status read_init(const struct config_resolve *r, const char *run_dir)
@@ -129,18 +132,6 @@ enum status settings_find(const struct options *options, const char *run_dir, ch
                    run_dir, options->program, options->usage);
 }
 
-static bool is_scaled(const struct config *c)
-{
-    return c->inner.scaling != SCALING_NONE;
-}
-
-static bool is_lossless(const struct config *c)
-{
-    char down[CODEC_SPEC_MAX];
-    config_down_spec(c, false, down);
-    return codec_spec_lossless(c->codec.up) && (!down[0] || codec_spec_lossless(down));
-}
-
 /* A key that has an effect only under a condition, and that condition in words. */
 struct effect {
     int key;
@@ -148,7 +139,7 @@ struct effect {
     const char *needs;
 };
 
-enum { EFFECTS = 21 };
+enum { EFFECTS = 15 };
 
 static void effects_of(const struct config *c, struct effect out[EFFECTS])
 {
@@ -159,10 +150,10 @@ static void effects_of(const struct config *c, struct effect out[EFFECTS])
     const bool outer_mean = c->outer.optimizer == OPTIMIZER_SGD && c->outer.learning_rate == 1;
     const bool starts = !c->train.start_step || c->train.sync_every > 1 || !outer_mean;
     const bool by_speed = local_steps || c->train.dynamic_steps == CHOICE_OFF;
-    const bool evaluates = c->train.eval_every || c->train.eval_every_steps;
+    bool by_steps;
+    const bool evaluates = config_eval_every(c, &by_steps) > 0;
     const bool rule = c->merge.rule != MERGE_CONTRIBUTORS || codec_spec_sparse(c->codec.up);
     const bool momentum = c->outer.optimizer == OPTIMIZER_NESTEROV || c->outer.momentum == 0;
-    const bool muon = c->inner.optimizer == OPTIMIZER_MUON;
     const bool adam = c->inner.optimizer != OPTIMIZER_SGD || c->outer.optimizer == OPTIMIZER_ADAMW;
     const bool schedule = c->inner.schedule != SCHEDULE_CONSTANT;
     const struct effect effects[EFFECTS] = {
@@ -172,20 +163,14 @@ static void effects_of(const struct config *c, struct effect out[EFFECTS])
         {AT(train.stagger), local_steps, "another train.method than ddp"},
         {AT(train.apply), overlaps || replaces, "train.overlap or train.stagger"},
         {AT(train.start_step), starts, "train.sync_every above 1, or another outer step than the plain mean"},
-        {AT(train.eval_tokens), evaluates, "train.eval_every or train.eval_every_steps above 0"},
+        {AT(train.eval_tokens), evaluates, "train.eval_every above 0"},
         {AT(merge.rule), rule, "a sparse codec.up"},
-        {AT(codec.error_feedback), !is_lossless(c), "a lossy codec"},
         {AT(outer.momentum), momentum, "outer.optimizer nesterov"},
         {AT(outer.max_staleness), async, "train.method async"},
-        {AT(outer.staleness_power), async, "train.method async"},
-        {AT(outer.buffer), async, "train.method async"},
         {AT(outer.grace), async, "train.method async"},
-        {AT(inner.muon_momentum), muon, "inner.optimizer muon"},
-        {AT(inner.muon_steps), muon, "inner.optimizer muon"},
         {AT(inner.beta1), adam, "inner.optimizer adamw or muon"},
         {AT(inner.beta2), adam, "inner.optimizer adamw or muon"},
         {AT(inner.eps), adam, "inner.optimizer adamw or muon"},
-        {AT(inner.scaling_workers), is_scaled(c), "inner.scaling sqrt or linear"},
         {AT(inner.min_lr_fraction), schedule, "another inner.schedule than constant"},
     };
     memcpy(out, effects, sizeof effects);
@@ -250,13 +235,12 @@ static void warn_of_idle_keys(const struct config *c, const struct config_source
 
 static void log_scaling(const struct config *c)
 {
-    char scaling[CONFIG_VALUE_MAX];
-    uint32_t n = c->inner.scaling_workers;
-    if (!is_scaled(c) || config_is_external(c)) return;
-    config_value_text(c, AT(inner.scaling), scaling);
+    enum scaling scaling;
+    uint32_t n;
+    if (!scaling_parse(c->inner.scaling, &scaling, &n) || scaling == SCALING_NONE || config_is_external(c)) return;
     log_info("the inner learning rate is %g = %g x %s%u worker%s%s (inner.scaling %s)", lr_inner_peak(c),
-             c->inner.learning_rate, c->inner.scaling == SCALING_SQRT ? "sqrt(" : "", n, n > 1 ? "s" : "",
-             c->inner.scaling == SCALING_SQRT ? ")" : "", scaling);
+             c->inner.learning_rate, scaling == SCALING_SQRT ? "sqrt(" : "", n, n > 1 ? "s" : "",
+             scaling == SCALING_SQRT ? ")" : "", c->inner.scaling);
 }
 
 static void warn_of_no_steps(const struct config *c)

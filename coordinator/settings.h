@@ -12,7 +12,7 @@
  *
  * With model.init_from, keys of the model that no source sets come from the folder's config.json. A run in `run_dir`
  * (NULL: none) may continue without that folder: then they come from its config.yaml. The same file gives
- * inner.scaling_workers of a run that continues, if no source sets it. */
+ * the workers of inner.scaling to a run that continues, if no source sets them. */
 enum status settings_read(struct config *config, struct config_sources *sources, const char *path, const char *run_dir,
                           const struct options *options, struct err *err) MUST_CHECK;
 

@@ -77,7 +77,7 @@ void train_note_skip(struct skip_log *log, const struct config *config, double p
 void train_end_skips(struct skip_log *log);
 /* Writes "1.23 k tokens/s  5.678 TFLOP/s", then "  MFU 45.6 %" if peak_flops is known (not 0). */
 void train_speed_text(char out[SPEED_MAX], double tokens_per_s, double flops_per_token, double peak_flops);
-/* One step is done: queues its record for METRICS, logs every log.every_steps. */
+/* One step is done: queues its record for METRICS, logs every LOG_EVERY_STEPS. */
 void train_note_step(struct trainer *t, const struct step_note *note, const struct step_result *result);
 
 #endif

@@ -66,7 +66,7 @@ void train_note_step(struct trainer *t, const struct step_note *note, const stru
                                         });
     t->steps_done++;
     if (result->skipped) train_note_skip(&t->skips, &t->config, note->position, clock_monotonic_us());
-    if (t->steps_done % t->config.log.every_steps) return;
+    if (t->steps_done % LOG_EVERY_STEPS) return;
     char speed[SPEED_MAX];
     double rate = result->compute_s > 0 ? (double)result->tokens / result->compute_s : 0.0;
     train_speed_text(speed, rate, model_flops_per_token(&t->config), replica_peak_flops(t->replica));

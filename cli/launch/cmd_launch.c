@@ -46,7 +46,6 @@ struct launch {
     struct config_sources sources;
     char bin_dir[PATH_MAX], logs[FILEIO_PATH_MAX], address[FILEIO_PATH_MAX], count[FILEIO_PATH_MAX],
         lock[FILEIO_PATH_MAX];
-    char link_setting[CONFIG_VALUE_MAX + 32]; /* --launch.link=SPEC of --link SPEC */
     struct supervisor supervisor;
 };
 
@@ -232,17 +231,6 @@ static enum status check_start(struct launch *l, struct err *err)
     return check_data(l, err);
 }
 
-/* Makes --link SPEC the setting launch.link, so that RUN/config.yaml holds it. */
-static enum status link_find(struct launch *l, struct options *o, struct err *err)
-{
-    if (!l->link) return STATUS_OK;
-    int n = snprintf(l->link_setting, sizeof l->link_setting, "--launch.link=%s", l->link);
-    if (n >= (int)sizeof l->link_setting || o->n_settings == OPTIONS_SETTINGS_MAX)
-        return err_set(err, STATUS_INVALID, "--link is too long: at most %zu bytes", sizeof l->config.launch.link - 1);
-    o->settings[o->n_settings++] = l->link_setting;
-    return STATUS_OK;
-}
-
 static enum status folder_prepare(struct launch *l, struct err *err)
 {
     TRY(launch_folder_take(&l->folder, l->n_workers, err));
@@ -285,9 +273,8 @@ static enum status launch(struct launch *l, struct options *o, struct err *err)
     export_worker_count(l);
     l->folder.resume.dir = l->folder.dir;
     TRY(resume_find(&l->folder.resume, o, err));
-    TRY(link_find(l, o, err));
     TRY(settings_read(&l->config, &l->sources, l->config_path, l->folder.dir, o, err));
-    TRY(launch_link_parse(&l->links, l->config.launch.link, l->n_workers, l->link ? "--link" : "launch.link", err));
+    TRY(launch_link_parse(&l->links, l->link ? l->link : "", l->n_workers, err));
     TRY(launch_folder_check_init(&l->folder, l->config.model.init_from, err));
     TRY(check_start(l, err));
     TRY(find_programs(l, err));
@@ -371,7 +358,7 @@ int cmd_launch(int argc, char **argv)
         {"max-restarts", OPTION_COUNT, &l->max_restarts, "N", "restarts in total before launch gives up (default 10)"},
         {"stop-timeout", OPTION_REAL, &l->stop_timeout_s, "S", "seconds from Ctrl-C to SIGKILL (default 60)"},
         {"link", OPTION_TEXT, &l->link, "SPEC",
-         "put a slow link between each worker and the coordinator (launch.link); one SPEC for\n"
+         "put a slow link between each worker and the coordinator; one SPEC for\n"
          "                           all, or one each, joined by ;. Like 100mbit,rtt=50ms: see atoll relay --help.\n"
          "                           Not modelled: packet loss, and TCP's slow start over the long path"},
         {"quiet", OPTION_FLAG, &l->quiet, NULL, "do not print the workers' lines; their logs keep them"},

@@ -8,7 +8,7 @@
 #include "common/base/mem.h"
 #include "coordinator/run_folder.h"
 
-enum status launch_link_parse(struct launch_link *l, const char *text, size_t n, const char *source, struct err *err)
+enum status launch_link_parse(struct launch_link *l, const char *text, size_t n, struct err *err)
 {
     if (!*text) return STATUS_OK;
     l->specs = mem_alloc(n, sizeof *l->specs);
@@ -16,7 +16,7 @@ enum status launch_link_parse(struct launch_link *l, const char *text, size_t n,
     if (!l->specs || !l->join_files) return err_set(err, STATUS_NOMEM, "out of memory");
     l->n = n;
     enum status status = link_specs_parse(l->specs, n, text, err);
-    return status == STATUS_OK ? status : err_prefix(err, "%s", source);
+    return status == STATUS_OK ? status : err_prefix(err, "--link");
 }
 
 static bool has_relay(const struct launch_link *l, size_t i)

@@ -16,9 +16,8 @@ struct launch_link {
     char (*join_files)[FILEIO_PATH_MAX]; /* [n], one for each relay */
 };
 
-/* Parses launch.link for n workers; "" and `none` need no relay. `source` names it in errors. INVALID, NOMEM. */
-enum status launch_link_parse(struct launch_link *l, const char *text, size_t n, const char *source,
-                              struct err *err) MUST_CHECK;
+/* Parses the SPEC of --link for n workers; "" and `none` need no relay. INVALID, NOMEM. */
+enum status launch_link_parse(struct launch_link *l, const char *text, size_t n, struct err *err) MUST_CHECK;
 /* Makes RUN/links and the relays of the supervisor, whose workers exist. `program` is the path of atoll. */
 enum status launch_link_build(struct launch_link *l, struct supervisor *s, const char *program, const char *run,
                               const char *logs, struct err *err) MUST_CHECK;

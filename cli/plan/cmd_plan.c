@@ -185,10 +185,9 @@ static void print_choice(const struct verb *v)
 
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
 
-static enum status links_of(struct verb *v, const struct config *config, struct err *err)
+static enum status links_of(struct verb *v, struct err *err)
 {
-    if (!v->link) v->link = config->launch.link;
-    if (!*v->link)
+    if (!v->link)
         return err_set(err, STATUS_INVALID,
                        "--link is missing: give the workers' link, such as --link 100mbit,rtt=50ms (atoll probe JOIN "
                        "measures one)");
@@ -205,7 +204,7 @@ static enum status check(struct verb *v, const struct options *o, struct err *er
     if (!v->workers) v->workers = 2;
     if (v->workers > PLAN_WORKERS_MAX)
         return err_set(err, STATUS_INVALID, "--workers is %" PRIu64 ": give 1 to %d", v->workers, PLAN_WORKERS_MAX);
-    return v->measure ? STATUS_OK : links_of(v, &config, err);
+    return v->measure ? STATUS_OK : links_of(v, err);
 }
 
 static enum status run(struct options *o, void *ctx, struct err *err)
@@ -266,7 +265,7 @@ int cmd_plan(int argc, char **argv)
     const struct option_spec specs[] = {
         {"workers", OPTION_COUNT, &v->workers, "N", "number of workers (default 2)"},
         {"link", OPTION_TEXT, &v->link, "SPEC",
-         "link of every worker, or of each, separated by ';': as of atoll launch --link (default: launch.link)"},
+         "link of every worker, or of each, separated by ';': as of atoll launch --link"},
         {"step-seconds", OPTION_REAL, &v->step_s, "S", "time of an inner step (default: measured here, at least 2 s)"},
         {"params", OPTION_COUNT, &v->params, "N", "trained parameters of a model.family external"},
         {"json", OPTION_FLAG, &v->json, NULL, "print JSON, with the end of every round"},

@@ -213,7 +213,7 @@ static enum status bench_init(struct bench *b, const struct layout *layout, stru
         b->room[i] = mem_alloc(1, room ? room : 1);
         if (!b->payloads[i] || !b->room[i]) return STATUS_NOMEM;
     }
-    return feedback_init(&b->feedback, b->count, codec_feedback_decay(b->up), config_error_feedback(b->config, spec));
+    return feedback_init(&b->feedback, b->count, codec_feedback_decay(b->up), !codec_spec_lossless(spec));
 }
 
 static enum status measure_fragment(struct outer_state *outer, struct pool *pool, const struct layout *layout,

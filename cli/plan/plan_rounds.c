@@ -96,7 +96,7 @@ static double heard_s(const struct model *m, const struct worker *w, double at_s
     return fmax(at_s, w->now_s - floor((w->now_s - at_s) / m->step_s + 1e-6) * m->step_s);
 }
 
-/* Fsyncs the journal, if journal.sync says so. */
+/* Fsyncs the journal, if this run does so at updates. */
 static void sync_journal(struct model *m)
 {
     const struct plan_costs *costs = m->setup->costs;

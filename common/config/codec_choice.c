@@ -88,9 +88,3 @@ bool config_delta_replaces(const struct config *config, bool mean)
     if (config->train.method == METHOD_ASYNC || config->train.method == METHOD_DDP) return false;
     return mean || (!config_up_mixed(config) && codec_spec_lossless(config->codec.up));
 }
-
-bool config_error_feedback(const struct config *config, const char *spec)
-{
-    if (config->codec.error_feedback == CHOICE_AUTO) return !codec_spec_lossless(spec);
-    return config->codec.error_feedback == CHOICE_ON;
-}

@@ -32,7 +32,5 @@ const char *config_merge_spec(const struct config *config, bool mean);
 bool config_update_replaces(const struct config *config, bool mean);
 /* True when deltas carry the trained parameters (DELTA_PARAMETERS): a lossless codec with a barrier. */
 bool config_delta_replaces(const struct config *config, bool mean);
-/* True when the residual of this codec is added to the next delta. */
-bool config_error_feedback(const struct config *config, const char *spec);
 
 #endif

@@ -21,6 +21,19 @@ void config_defaults(struct config *config, struct config_sources *sources)
             log_error("the default of %s.%s is outside its range", config_keys[i].section, config_keys[i].key);
 }
 
+/* True for a key of an earlier release, *status_p: OK if its value makes no difference. */
+static bool is_removed(const char *name, enum status *status_p, struct err *err)
+{
+    size_t len = strcspn(name, "=");
+    const char *dot = memchr(name, '.', len);
+    if (!dot || name[len] != '=') return false;
+    const struct config_removed *removed =
+        config_removed_find(name, (size_t)(dot - name), dot + 1, len - (size_t)(dot + 1 - name));
+    if (!removed) return false;
+    *status_p = config_removed_check(removed, name + len + 1, err);
+    return true;
+}
+
 /* "--train.max_steps=10": returns the index of train.max_steps, *value_p = "10". -1: unknown key or no value, err is
  * set. */
 static int split_assignment(const char *assignment, const char **value_p, struct err *err)
@@ -52,9 +65,12 @@ enum status config_set(struct config *config, struct config_sources *sources, co
                        enum config_source source, struct err *err)
 {
     const char *value = NULL;
+    enum status status;
+    if (is_removed(assignment + (strncmp(assignment, "--", 2) ? 0 : 2), &status, err))
+        return status == STATUS_OK ? status : err_prefix(err, "command line");
     int index = split_assignment(assignment, &value, err);
     if (index < 0) return STATUS_INVALID;
-    enum status status = config_value_set(config, index, value, err);
+    status = config_value_set(config, index, value, err);
     if (status != STATUS_OK) {
         err_prefix(err, "command line");
         return status;
@@ -139,11 +155,9 @@ static void derived_text(const struct config *config, int index, char out[96])
         snprintf(out, 96, "follows from the other sizes");
     else if (at == offsetof(struct config, train.ranks))
         snprintf(out, 96, "follows train.devices");
-    else if (at == offsetof(struct config, train.eval_every) || at == offsetof(struct config, train.eval_every_steps))
-        snprintf(out, 96, "replaced by %s", config->train.eval_every ? "eval_every" : "eval_every_steps");
     else if (at == offsetof(struct config, train.sync_every) && !ddp)
         snprintf(out, 96, "no more than train.max_steps");
-    else if (at == offsetof(struct config, inner.scaling_workers))
+    else if (at == offsetof(struct config, inner.scaling))
         snprintf(out, 96, "coordinator.min_workers at the first start of the run");
     else if (at == offsetof(struct config, outer.learning_rate) && ddp)
         snprintf(out, 96, "follows inner.learning_rate");
@@ -296,9 +310,18 @@ bool config_steps_differ(const struct config *config)
 
 bool config_syncs_updates(const struct config *config)
 {
-    if (config->journal.sync == JOURNAL_SYNC_AUTO)
-        return config->train.method != METHOD_DDP && config->train.sync_every > 1;
-    return config->journal.sync == JOURNAL_SYNC_UPDATE;
+    /* An fsync would cost more than a round of one step. */
+    return config->train.method != METHOD_DDP && config->train.sync_every > 1;
+}
+
+uint32_t config_eval_every(const struct config *config, bool *steps_p)
+{
+    char *end;
+    const char *text = config->train.eval_every;
+    unsigned long long every = strtoull(text, &end, 10);
+    *steps_p = !strcmp(end, " steps");
+    bool is_number = *text >= '0' && *text <= '9' && (!*end || *steps_p) && every <= UINT32_MAX;
+    return is_number ? (uint32_t)every : 0;
 }
 
 uint64_t config_save_every(const struct config *config)
@@ -307,7 +330,7 @@ uint64_t config_save_every(const struct config *config)
     uint64_t every = config->checkpoint.worker_every;
     if (config->train.method != METHOD_DDP) return every;
     /* Without a residual a step of ddp depends on the parameters only, which the log restores. */
-    return config_error_feedback(config, config->codec.up) ? every * DDP_SAVE_ROUNDS : 0;
+    return !codec_spec_lossless(config->codec.up) ? every * DDP_SAVE_ROUNDS : 0;
 }
 
 const char *config_method_name(enum train_method method)

@@ -16,6 +16,7 @@
 #include "common/config/codec_spec.h"
 
 enum { CONFIG_PATH_MAX = 1024, CONFIG_NAME_MAX = 64, CONFIG_TEXT_MAX = 65536 };
+enum { LOG_EVERY_STEPS = 10 };      /* steps between step lines; ddp: also rounds between round lines */
 enum { CONFIG_WORKERS_MAX = 2000 }; /* connected at one time; wire/zmq/peers.c asserts that its tables hold them */
 
 enum train_method { METHOD_DDP, METHOD_LOCAL_SGD, METHOD_DILOCO, METHOD_STREAMING, METHOD_ASYNC };
@@ -29,11 +30,8 @@ enum choice_auto { CHOICE_OFF, CHOICE_ON, CHOICE_AUTO };
  * carries (union); or the smaller of relay and union (auto). */
 enum config_down { CONFIG_DOWN_CODEC, CONFIG_DOWN_RELAY, CONFIG_DOWN_UNION, CONFIG_DOWN_AUTO };
 enum merge_rule { MERGE_MEAN, MERGE_CONTRIBUTORS, MERGE_RDA };
-enum merge_weights { MERGE_WEIGHTS_TOKENS, MERGE_WEIGHTS_EQUAL };
 enum merge_clip { MERGE_CLIP_OFF, MERGE_CLIP_MEDIAN, MERGE_CLIP_AUTO };
 enum scaling { SCALING_NONE, SCALING_SQRT, SCALING_LINEAR };
-enum outer_schedule { OUTER_CONSTANT, OUTER_COSINE, OUTER_TRANSIENT };
-enum journal_sync { JOURNAL_SYNC_AUTO, JOURNAL_SYNC_UPDATE, JOURNAL_SYNC_SNAPSHOT };
 
 struct config {
     struct {
@@ -68,8 +66,7 @@ struct config {
         uint32_t threads;         /* compute threads of one worker (CPU); local */
         uint32_t ranks;           /* data-parallel ranks inside a worker: GPUs, or groups of threads on CPU; local */
         char devices[CONFIG_NAME_MAX];  /* auto | cpu | cuda | cuda:0,1; local */
-        uint32_t eval_every;            /* rounds; 0 = only at the end */
-        uint32_t eval_every_steps;      /* inner steps of a worker; replaces eval_every; 0 = off */
+        char eval_every[24];            /* rounds, or "N steps"; 0 = only at the end: config_eval_every */
         uint64_t eval_tokens;           /* validation tokens of a periodic evaluation; the final one uses all */
         uint32_t fragments;             /* 0 = by size */
         enum choice_auto dynamic_steps; /* H of a worker follows its speed; auto = on with async */
@@ -82,31 +79,23 @@ struct config {
         enum optimizer optimizer; /* sgd | adamw | muon */
         enum precision moments;   /* type of the stored moments */
         double learning_rate, beta1, beta2, eps, weight_decay, grad_clip;
-        double muon_momentum;
-        uint32_t muon_steps; /* iterations of Newton-Schulz */
         enum schedule schedule;
         uint32_t warmup_steps;
         double min_lr_fraction;
-        enum scaling scaling;     /* of learning_rate by scaling_workers: common/config/schedule.h */
-        uint32_t scaling_workers; /* 0: scaling none. A run keeps its number, also with another min_workers */
+        char scaling[24]; /* of learning_rate: none, sqrt:WORKERS, linear:WORKERS (common/config/schedule.h) */
     } inner;
     struct {
         enum optimizer optimizer; /* sgd | nesterov | adamw; defaults follow the method */
         double learning_rate, momentum;
         uint32_t max_staleness; /* maximum staleness of an accepted delta, in rounds (async) */
-        double staleness_power; /* weight (1 + staleness)^-power (async) */
-        uint32_t buffer;        /* N of delayed Nesterov; 0 = number of workers (async) */
-        enum outer_schedule schedule;
-        char grace[16]; /* auto, or seconds in which arrivals become one outer step (async) */
+        char grace[16];         /* auto, or seconds in which arrivals become one outer step (async) */
     } outer;
     struct {
         char up[CODEC_SPEC_MAX], down[CODEC_SPEC_MAX]; /* specs, compress/codec.h; down: or relay, union, auto */
-        char up_allowed[256];            /* specs, separated by commas, that a worker may have instead of up; "" */
-        enum choice_auto error_feedback; /* auto = on for lossy codecs */
+        char up_allowed[256]; /* specs, separated by commas, that a worker may have instead of up; "" */
     } codec;
     struct {
         enum merge_rule rule; /* how the deltas of a round are merged, see compress/merge.h */
-        enum merge_weights weights;
         enum merge_clip clip;
     } merge;
     struct {
@@ -117,22 +106,14 @@ struct config {
         uint32_t max_workers;
         uint32_t threads;     /* threads of the outer step; 0 = one per core */
         double evict_after_s; /* silence after which a worker is evicted; 0 = 4 median rounds, at least 10 s */
-        double readmit_s;     /* a worker that was put aside gets work again after this; 0 = never by itself */
     } coordinator;
     struct {
         uint32_t every, keep;  /* rounds between checkpoints; number of kept checkpoints (0 = all) */
         uint32_t worker_every; /* rounds between saves of a worker's own state; 0 = never */
     } checkpoint;
     struct {
-        enum journal_sync sync; /* auto: update when sync_every > 1, snapshot when 1 */
-    } journal;
-    struct {
-        char level[16];       /* error | warn | info | debug | trace; local */
-        uint32_t every_steps; /* steps between step lines; local */
+        char level[16]; /* error | warn | info | debug | trace; local */
     } log;
-    struct {
-        char link[CONFIG_PATH_MAX]; /* emulated links of the workers, common/config/link_spec.h; "": none; local */
-    } launch;
 };
 
 /* CONFIG_RUN: a run that continues has another value than CONFIG or the command line gives (--change). */
@@ -202,8 +183,11 @@ int config_run_diff(const struct config *here, const struct config *run, bool fi
 bool config_is_external(const struct config *config);
 /* The steps of a round follow each worker's speed: train.dynamic_steps on, or auto with async. */
 bool config_steps_differ(const struct config *config);
-/* journal.sync: the journal is fsynced before a worker sees an assignment or an update. */
+/* The journal is fsynced before a worker sees an assignment or an update; otherwise at checkpoints. */
 bool config_syncs_updates(const struct config *config);
+/* train.eval_every: rounds between evaluations, or inner steps of a worker if *steps_p; 0: only at the end. A text that
+ * is neither counts as 0; config_resolve refuses it. */
+uint32_t config_eval_every(const struct config *config, bool *steps_p);
 /* Rounds between saves of a worker's state; 0: it is never saved. */
 uint64_t config_save_every(const struct config *config);
 /* "ddp", "local-sgd", "diloco" or "async". */

@@ -23,14 +23,25 @@ static const char *const tools[] = {"bin", "build", "case_log",   "emulate*", "f
                                     "lib", "long",  "no_install", "stub_*",   "test_presets", "torch_python"};
 enum { PROGRAMS = sizeof programs / sizeof *programs, TOOLS = sizeof tools / sizeof *tools };
 
-const char *config_env_name(int index, char out[128])
+static const char *env_name(const char *section, const char *key, char out[128])
 {
-    snprintf(out, 128, "%s%s_%s", prefix, config_keys[index].section, config_keys[index].key);
+    snprintf(out, 128, "%s%s_%s", prefix, section, key);
     for (char *p = out; *p; p++) *p = (char)toupper((unsigned char)*p);
     return out;
 }
 
-/* True for a variable ATOLL_REST=VALUE that is neither a key nor in the lists above. rest: lower case, cut to fit. */
+const char *config_env_name(int index, char out[128])
+{
+    return env_name(config_keys[index].section, config_keys[index].key, out);
+}
+
+static const char *removed_name(int index, char out[128])
+{
+    return env_name(config_removed[index].section, config_removed[index].key, out);
+}
+
+/* True for a variable ATOLL_REST=VALUE that is neither a key, now or earlier, nor in the lists above. rest: lower case,
+ * cut to fit. */
 static bool unknown(const char *variable, char rest[128])
 {
     char name[128];
@@ -38,6 +49,8 @@ static bool unknown(const char *variable, char rest[128])
     if (n <= PREFIX || strncmp(variable, prefix, PREFIX) != 0) return false;
     for (int i = 0; i < config_keys_count; i++)
         if (strlen(config_env_name(i, name)) == n && !memcmp(name, variable, n)) return false;
+    for (int i = 0; i < config_removed_count; i++)
+        if (strlen(removed_name(i, name)) == n && !memcmp(name, variable, n)) return false;
     snprintf(rest, 128, "%.*s", (int)(n - PREFIX), variable + PREFIX);
     for (char *p = rest; *p; p++) *p = (char)tolower((unsigned char)*p);
     for (int i = 0; i < PROGRAMS; i++)
@@ -75,8 +88,20 @@ static enum status refuse_misspelt(struct err *err)
     return STATUS_OK;
 }
 
+static enum status refuse_removed(struct err *err)
+{
+    for (int i = 0; i < config_removed_count; i++) {
+        char name[128];
+        const char *value = getenv(removed_name(i, name));
+        if (value && config_removed_check(&config_removed[i], value, err) != STATUS_OK)
+            return err_prefix(err, "environment, %s", name);
+    }
+    return STATUS_OK;
+}
+
 enum status config_env(struct config *config, struct config_sources *sources, struct err *err)
 {
+    TRY(refuse_removed(err));
     for (int i = 0; i < config_keys_count; i++) {
         char name[128];
         const char *value = getenv(config_env_name(i, name));

@@ -1,6 +1,7 @@
 #include "common/config/config_keys.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/text.h"
@@ -29,16 +30,8 @@ static const struct config_choice choices_auto[] = {{"auto", CHOICE_AUTO}, {"on"
                                                     {"true", CHOICE_ON},   {"false", CHOICE_OFF}, {NULL, 0}};
 static const struct config_choice choices_switch[] = {
     {"off", CHOICE_OFF}, {"on", CHOICE_ON}, {"false", CHOICE_OFF}, {"true", CHOICE_ON}, {NULL, 0}};
-static const struct config_choice choices_journal[] = {
-    {"auto", JOURNAL_SYNC_AUTO}, {"update", JOURNAL_SYNC_UPDATE}, {"snapshot", JOURNAL_SYNC_SNAPSHOT}, {NULL, 0}};
 static const struct config_choice choices_rule[] = {
     {"mean", MERGE_MEAN}, {"contributors", MERGE_CONTRIBUTORS}, {"rda", MERGE_RDA}, {NULL, 0}};
-static const struct config_choice choices_weights[] = {
-    {"tokens", MERGE_WEIGHTS_TOKENS}, {"equal", MERGE_WEIGHTS_EQUAL}, {NULL, 0}};
-static const struct config_choice choices_scaling[] = {
-    {"none", SCALING_NONE}, {"sqrt", SCALING_SQRT}, {"linear", SCALING_LINEAR}, {NULL, 0}};
-static const struct config_choice choices_outer_schedule[] = {
-    {"constant", OUTER_CONSTANT}, {"cosine", OUTER_COSINE}, {"transient", OUTER_TRANSIENT}, {NULL, 0}};
 static const struct config_choice choices_clip[] = {{"auto", MERGE_CLIP_AUTO},
                                                     {"off", MERGE_CLIP_OFF},
                                                     {"median", MERGE_CLIP_MEDIAN},
@@ -121,10 +114,8 @@ const struct config_key config_keys[] = {
     LOCAL_TEXT(
         train, devices, "auto",
         "auto, cpu, cuda (the first train.ranks GPUs), or a list: cuda:0,1; atoll launch assigns them to workers"),
-    START_U32(train, eval_every, "5", 0, U32_MAX, "rounds", "rounds between evaluations; 0: only at the end"),
-    START_U32(
-        train, eval_every_steps, "0", 0, U32_MAX, "steps",
-        "inner steps of a worker between evaluations, after the round that reaches them; replaces eval_every; 0: off"),
+    START_TEXT(train, eval_every, "5",
+               "rounds between evaluations, or inner steps of a worker such as \"100 steps\"; 0: only at the end"),
     START_U64(train, eval_tokens, "65536", 1, UINT64_MAX, "tokens",
               "validation tokens of a periodic evaluation; the final one uses all"),
     U32(train, fragments, "0", 0, 256, "fragments", "fragments of theta, each synchronized separately; 0: by size"),
@@ -151,16 +142,13 @@ const struct config_key config_keys[] = {
     REAL(inner, eps, "1e-8", 1e-30, 1, "", "AdamW: added to the denominator"),
     REAL(inner, weight_decay, "0.1", 0, 100, "",
          "weight decay of tensors with two or more dimensions (all optimizers)"),
-    REAL(inner, muon_momentum, "0.95", 0, 0.999999, "", "Muon: decay of the momentum"),
-    U32(inner, muon_steps, "5", 1, 32, "steps", "Muon: iterations of Newton-Schulz"),
     REAL(inner, grad_clip, "1.0", 0, 1e9, "", "maximum global gradient norm; 0: off"),
     CHOICE(inner, schedule, "cosine", choices_schedule, "learning rate schedule after the warmup"),
     U32(inner, warmup_steps, "100", 0, U32_MAX, "steps", "linear warmup"),
     REAL(inner, min_lr_fraction, "0.1", 0, 1, "", "final learning rate as a fraction of learning_rate"),
-    CHOICE(inner, scaling, "none", choices_scaling,
-           "multiply learning_rate by 1, the square root of scaling_workers, or scaling_workers"),
-    U32(inner, scaling_workers, "0", 0, CONFIG_WORKERS_MAX, "workers",
-        "workers that scaling counts; default with scaling: coordinator.min_workers at the first start of the run"),
+    TEXT(inner, scaling, "none",
+         "none, or sqrt, linear: multiply learning_rate by the (root of the) number of workers, by default "
+         "coordinator.min_workers at the first start; sqrt:8 gives it"),
 
     CHOICE(outer, optimizer, "nesterov", choices_outer, "outer optimizer; default by train.method; adamw: ddp only"),
     RATE_REAL(outer, learning_rate, "0.7", 0, 1000, "",
@@ -168,10 +156,6 @@ const struct config_key config_keys[] = {
     RATE_REAL(outer, momentum, "0.9", 0, 0.999999, "", "default by optimizer: sgd 0, nesterov 0.9"),
     U32(outer, max_staleness, "4", 0, 1000000, "rounds",
         "async: maximum staleness (versions behind / active workers, rounded down)"),
-    REAL(outer, staleness_power, "0.5", 0, 10, "", "async: weight of a delta is (1 + staleness)^-power"),
-    U32(outer, buffer, "0", 0, 65536, "deltas", "async: deltas between momentum steps; 0: number of workers"),
-    CHOICE(outer, schedule, "constant", choices_outer_schedule,
-           "outer rate: constant; cosine to a tenth; transient: divided by 1 - momentum^n at the n-th momentum step"),
     TEXT(outer, grace, "auto",
          "async: seconds in which arriving deltas become one outer step; auto: from measured arrivals; 0: off"),
 
@@ -179,14 +163,11 @@ const struct config_key config_keys[] = {
     TEXT(codec, up_allowed, "",
          "codecs, separated by commas, that a worker may use instead of codec.up: atoll-worker --codec.up=SPEC"),
     TEXT(codec, down, "int8:256", "codec of updates, or relay, union, auto; ddp: fp32"),
-    CHOICE(codec, error_feedback, "auto", choices_auto,
-           "add the residual of a lossy codec to the next delta; auto: on if lossy"),
 
     CHOICE(
         merge, rule, "mean", choices_rule,
         "average each value over all workers or over its senders, or rda: mean norm and mean direction of each tensor; "
         "default by codec.up: topk contributors"),
-    CHOICE(merge, weights, "tokens", choices_weights, "weight of each worker in the mean: its tokens, or equal"),
     CHOICE(merge, clip, "auto", choices_clip,
            "auto: with three workers and more, a tensor whose norm is far above the median over the workers is scaled "
            "down to it; median: each one above the median; off"),
@@ -205,23 +186,13 @@ const struct config_key config_keys[] = {
               "threads of the outer step; 0: one per core; no effect on results"),
     LOCAL_REAL(coordinator, evict_after_s, "0", 0, 1e9, "s",
                "silence after which a worker is evicted, at least 2 s; 0: 4 median rounds, at least 10 s"),
-    LOCAL_REAL(coordinator, readmit_s, "3600", 0, 1e9, "s",
-               "time without work for a worker after three refused deltas in a row; 0: until the operator readmits it"),
 
     START_U32(checkpoint, every, "10", 0, U32_MAX, "rounds", "rounds between checkpoints; 0: only at the end"),
     START_U32(checkpoint, keep, "2", 0, U32_MAX, "", "number of kept checkpoints; 0: all"),
     START_U32(checkpoint, worker_every, "1", 0, U32_MAX, "rounds",
               "rounds between saves of a worker's state; 0: never"),
 
-    CHOICE(journal, sync, "auto", choices_journal,
-           "when the journal is fsynced; auto: at each update if sync_every > 1, else at snapshots"),
-
     LOCAL_WORD(log, level, "info", choices_level, "least severe level that is logged"),
-    LOCAL_U32(log, every_steps, "10", 1, U32_MAX, "steps", "steps between step lines"),
-
-    LOCAL_TEXT(
-        launch, link, "",
-        "atoll launch: a slow link for each worker, like 100mbit,rtt=50ms; one for all, or one each, joined by ;"),
 };
 
 const int config_keys_count = sizeof config_keys / sizeof *config_keys;
@@ -243,7 +214,7 @@ bool config_key_of_worker(int index)
 {
     assert(index >= 0 && index < config_keys_count);
     const struct config_key *k = &config_keys[index];
-    return k->local && strcmp(k->section, "coordinator") != 0 && strcmp(k->section, "launch") != 0;
+    return k->local && strcmp(k->section, "coordinator") != 0;
 }
 
 int config_key_find(const char *section, size_t section_len, const char *key, size_t key_len)
@@ -308,4 +279,56 @@ const char *config_section_nearest(const char *section)
         if (unlikeness(section, config_keys[i].section) < unlikeness(section, config_keys[nearest].section))
             nearest = i;
     return config_keys[nearest].section;
+}
+
+/* --- removed keys ------------------------------------------------------------------------------------------------- */
+
+const struct config_removed config_removed[] = {
+    {"train", "eval_every_steps", "0", "write train.eval_every: N steps"},
+    {"inner", "muon_momentum", "0.95", "it is 0.95: remove the key"},
+    {"inner", "muon_steps", "5", "it is 5: remove the key"},
+    {"inner", "scaling_workers", "0", "write inner.scaling: sqrt:WORKERS or linear:WORKERS"},
+    {"outer", "buffer", "0", "it is the number of active workers: remove the key"},
+    {"outer", "schedule", "constant", "the outer rate is constant: remove the key"},
+    {"outer", "staleness_power", "0.5", "it is 0.5: remove the key"},
+    {"codec", "error_feedback", "auto", "it is on with a lossy codec: remove the key"},
+    {"merge", "weights", "tokens", "a worker weighs by its tokens: remove the key"},
+    {"coordinator", "readmit_s", "3600",
+     "it is an hour: remove the key; `atoll workers RUN --readmit NAME` ends the pause of a worker"},
+    {"journal", "sync", "auto",
+     "the journal is synced at each update if train.sync_every is above 1, else at checkpoints: remove the key"},
+    {"log", "every_steps", "10", "a worker logs every tenth step: remove the key"},
+    {"launch", "link", "", "write atoll launch --link SPEC"},
+};
+const int config_removed_count = sizeof config_removed / sizeof *config_removed;
+
+const struct config_removed *config_removed_find(const char *section, size_t section_len, const char *key,
+                                                 size_t key_len)
+{
+    for (int i = 0; i < config_removed_count; i++)
+        if (same(config_removed[i].section, section, section_len) && same(config_removed[i].key, key, key_len))
+            return &config_removed[i];
+    return NULL;
+}
+
+bool config_removed_section(const char *section)
+{
+    for (int i = 0; i < config_removed_count; i++)
+        if (!strcmp(config_removed[i].section, section)) return true;
+    return false;
+}
+
+/* "3600" and "3.6e3" are one value. */
+static bool equal_numbers(const char *a, const char *b)
+{
+    char *end_a, *end_b;
+    double x = strtod(a, &end_a), y = strtod(b, &end_b);
+    return *a && *b && !*end_a && !*end_b && x == y;
+}
+
+enum status config_removed_check(const struct config_removed *removed, const char *value, struct err *err)
+{
+    if (!strcmp(value, removed->same) || equal_numbers(value, removed->same)) return STATUS_OK;
+    return err_set(err, STATUS_INVALID, "%s.%s is no longer a key: %s", removed->section, removed->key,
+                   removed->advice);
 }

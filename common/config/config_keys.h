@@ -59,7 +59,7 @@ const char *config_env_name(int index, char out[128]);
 int config_key_at(size_t offset);
 /* The key is part of the run: shared, and not one that may change at any start. */
 bool config_key_of_run(int index);
-/* True for a local key that a worker reads: every local key outside the sections coordinator and launch. */
+/* True for a local key that a worker reads: every local key outside the section coordinator. */
 bool config_key_of_worker(int index);
 /* Index of the key nearest to section.key by edit distance; the section weighs a quarter of the key. section may be "".
  */
@@ -73,5 +73,24 @@ enum status config_value_set(struct config *config, int index, const char *text,
 const char *config_value_text(const struct config *config, int index, char out[CONFIG_VALUE_MAX]);
 /* Write the allowed values: "1 to 4096", "ddp | local-sgd | diloco | async", "text up to 63 bytes". Returns out. */
 const char *config_value_range(int index, char *out, size_t cap);
+
+/* Keys of earlier releases. A file, variable or flag that still holds one gets one line that says what to do instead. A
+ * value that means what every run of this release does is accepted: a run folder of the release before continues. */
+struct config_removed {
+    const char *section, *key;
+    const char *same;   /* the value that is accepted */
+    const char *advice; /* what to do instead */
+};
+
+extern const struct config_removed config_removed[];
+extern const int config_removed_count;
+
+/* The removed key section.key; NULL: none. The names need not be terminated. */
+const struct config_removed *config_removed_find(const char *section, size_t section_len, const char *key,
+                                                 size_t key_len);
+/* True if a removed key has this section. */
+bool config_removed_section(const char *section);
+/* INVALID for another value than the accepted one. */
+enum status config_removed_check(const struct config_removed *removed, const char *value, struct err *err) MUST_CHECK;
 
 #endif

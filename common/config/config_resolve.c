@@ -12,6 +12,7 @@
 #include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
 #include "common/config/gpu_share.h"
+#include "common/config/schedule.h"
 #include "common/config/sync_points.h"
 
 enum status config_refuse(const struct config_resolve *r, const int *keys, const char *fmt, ...)
@@ -314,15 +315,6 @@ static enum status check_rda(const struct config_resolve *r)
     return STATUS_OK;
 }
 
-static enum status check_outer_schedule(const struct config_resolve *r)
-{
-    const struct config *c = r->config;
-    if (c->outer.schedule != OUTER_TRANSIENT || c->outer.momentum > 0) return STATUS_OK;
-    return config_refuse(r, KEYS(AT(outer.schedule), AT(outer.momentum), AT(outer.optimizer)),
-                         "transient has no effect without outer momentum; allowed: constant, cosine, or "
-                         "outer.optimizer nesterov with outer.momentum above 0");
-}
-
 /* A list such as cuda:0,1 implies one rank per GPU. */
 static enum status resolve_ranks(const struct config_resolve *r)
 {
@@ -337,12 +329,21 @@ static enum status resolve_ranks(const struct config_resolve *r)
                          n, n > 1 ? "s" : "", c->train.devices, n);
 }
 
-/* coordinator/settings.c replaces the number by that of a run which continues. */
+/* sqrt and linear get the number of workers. coordinator/settings.c replaces it by that of a run which continues. */
 static enum status resolve_scaling(const struct config_resolve *r)
 {
-    const struct config *c = r->config;
-    if (c->inner.scaling == SCALING_NONE) return STATUS_OK;
-    return config_derive_u32(r, AT(inner.scaling_workers), c->coordinator.min_workers);
+    struct config *c = r->config;
+    char *text = c->inner.scaling;
+    enum scaling scaling;
+    uint32_t workers;
+    if (!scaling_parse(text, &scaling, &workers))
+        return config_refuse(r, KEYS(AT(inner.scaling)),
+                             "\"%s\" is not valid; allowed: none, sqrt, linear, sqrt:WORKERS or linear:WORKERS", text);
+    if (scaling == SCALING_NONE || workers) return STATUS_OK;
+    size_t n = strlen(text);
+    snprintf(text + n, sizeof c->inner.scaling - n, ":%u", c->coordinator.min_workers);
+    r->sources->of[AT(inner.scaling)] = CONFIG_PRESET;
+    return STATUS_OK;
 }
 
 static enum status check_start_step(const struct config_resolve *r)
@@ -366,17 +367,15 @@ static enum status check_start_step(const struct config_resolve *r)
     return STATUS_OK;
 }
 
-/* train.eval_every and train.eval_every_steps: the one with the stronger source counts. */
-static enum status resolve_eval_every(const struct config_resolve *r)
+static enum status check_eval_every(const struct config_resolve *r)
 {
-    const int rounds = AT(train.eval_every), steps = AT(train.eval_every_steps);
-    uint8_t of_rounds = r->sources->of[rounds], of_steps = r->sources->of[steps];
-    if (!r->config->train.eval_every || !r->config->train.eval_every_steps) return STATUS_OK;
-    if (!config_unset(r, rounds) && of_rounds == of_steps)
-        return config_refuse(r, KEYS(steps, rounds), "does not go with train.eval_every: set one of the two");
-    int weaker = of_rounds > of_steps ? steps : rounds;
-    r->sources->of[weaker] = CONFIG_DEFAULT;
-    return config_derive_u32(r, weaker, 0);
+    const char *text = r->config->train.eval_every;
+    bool by_steps;
+    if (config_eval_every(r->config, &by_steps) || !strcmp(text, "0") || !strcmp(text, "0 steps")) return STATUS_OK;
+    return config_refuse(r, KEYS(AT(train.eval_every)),
+                         "\"%s\" is not valid; allowed: a number of rounds, or of steps such as 100 steps; 0: only at "
+                         "the end",
+                         text);
 }
 
 static enum status check_train(const struct config_resolve *r)
@@ -400,8 +399,8 @@ static enum status check_train(const struct config_resolve *r)
         return config_refuse(r, KEYS(AT(train.threads), AT(train.ranks)),
                              "%u gives %u per rank (train.ranks = %u), more than %d; nearest: %u", c->train.threads,
                              threads, c->train.ranks, POOL_THREADS_MAX, POOL_THREADS_MAX * c->train.ranks);
-    bool evaluates = c->train.eval_every || c->train.eval_every_steps;
-    if (evaluates && !config_is_external(c) && c->train.eval_tokens < c->model.block_size)
+    bool by_steps;
+    if (config_eval_every(c, &by_steps) && !config_is_external(c) && c->train.eval_tokens < c->model.block_size)
         return config_refuse(r, KEYS(AT(train.eval_tokens), AT(model.block_size)),
                              "%llu is less than one block; nearest: %u", (unsigned long long)c->train.eval_tokens,
                              c->model.block_size);
@@ -474,10 +473,9 @@ enum status config_resolve(struct config *config, struct config_sources *sources
     TRY(resolve_merge(&r));
     TRY(check_up_allowed(&r));
     TRY(resolve_down(&r));
-    TRY(check_outer_schedule(&r));
     TRY(check_rda(&r));
     TRY(resolve_ranks(&r));
-    TRY(resolve_eval_every(&r));
+    TRY(check_eval_every(&r));
     TRY(check_train(&r));
     TRY(check_start_step(&r));
     TRY(resolve_scaling(&r));

@@ -140,6 +140,22 @@ static enum status set_key(struct yaml_reader *y, struct parse_state *s, int ind
     return STATUS_OK;
 }
 
+/* Reads the value of a key that the table does not hold. The current event is its name. */
+static enum status skip_removed(struct yaml_reader *y, const char *section, const char *key)
+{
+    const char *full = (const char *)y->event.data.scalar.value;
+    const struct config_removed *removed = config_removed_find(section, strlen(section), full, strlen(full));
+    int nearest = config_key_nearest(section, key);
+    size_t line = line_of(y);
+    if (!removed)
+        return err_set(y->err, STATUS_INVALID, "%s:%zu: unknown key %s.%s; the nearest is %s.%s", y->where, line,
+                       section, key, config_keys[nearest].section, config_keys[nearest].key);
+    TRY(next(y));
+    TRY(expect_scalar(y, key));
+    if (config_removed_check(removed, (const char *)y->event.data.scalar.value, y->err) == STATUS_OK) return STATUS_OK;
+    return err_prefix(y->err, "%s:%zu", y->where, line);
+}
+
 /* Parses one section. The current event is its name. */
 static enum status parse_section(struct yaml_reader *y, struct parse_state *s)
 {
@@ -147,7 +163,7 @@ static enum status parse_section(struct yaml_reader *y, struct parse_state *s)
     TRY(expect_scalar(y, "a section's name"));
     copy_name(y, section);
     size_t line = line_of(y);
-    if (!config_section_exists(section)) {
+    if (!config_section_exists(section) && !config_removed_section(section)) {
         int nearest = config_key_nearest("", section);
         TRY(next(y));
         if (y->event.type == YAML_SCALAR_EVENT) /* a key without its section */
@@ -168,12 +184,10 @@ static enum status parse_section(struct yaml_reader *y, struct parse_state *s)
         copy_name(y, key);
         const char *full = (const char *)y->event.data.scalar.value;
         int index = config_key_find(section, strlen(section), full, strlen(full));
-        if (index < 0) {
-            int nearest = config_key_nearest(section, key);
-            return err_set(y->err, STATUS_INVALID, "%s:%zu: unknown key %s.%s; the nearest is %s.%s", y->where,
-                           line_of(y), section, key, config_keys[nearest].section, config_keys[nearest].key);
-        }
-        TRY(set_key(y, s, index));
+        if (index < 0)
+            TRY(skip_removed(y, section, key));
+        else
+            TRY(set_key(y, s, index));
     }
     return STATUS_OK;
 }

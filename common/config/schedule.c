@@ -2,11 +2,10 @@
 
 #include <assert.h>
 #include <math.h>
-
-#include "common/config/sync_points.h"
+#include <stdlib.h>
+#include <string.h>
 
 static const double wsd_decay_share = 0.2; /* fraction of all steps */
-static const double outer_min_fraction = 0.1;
 static const double pi = 3.141592653589793;
 
 /* Position of `step` between `from` and `to`, in [0, 1]; 1 for an empty interval. */
@@ -35,37 +34,29 @@ double lr_schedule_at(const struct lr_schedule *schedule, double step)
     return min + (base - min) * left;
 }
 
-double outer_rate(const struct config *config, double progress, uint64_t age)
+bool scaling_parse(const char *text, enum scaling *scaling_p, uint32_t *workers_p)
 {
-    double rate = config->outer.learning_rate, left;
-    switch (config->outer.schedule) {
-    case OUTER_CONSTANT: break;
-    case OUTER_COSINE:
-        left = 0.5 * (1 + cos(pi * fmin(1, fmax(0, progress))));
-        return rate * (outer_min_fraction + (1 - outer_min_fraction) * left);
-    case OUTER_TRANSIENT: return rate / (1 - pow(config->outer.momentum, (double)age + 1));
+    static const char *const names[] = {[SCALING_NONE] = "none", [SCALING_SQRT] = "sqrt", [SCALING_LINEAR] = "linear"};
+    size_t n = strcspn(text, ":"), digits = strspn(text + n + !!text[n], "0123456789");
+    long workers = text[n] ? atol(text + n + 1) : 0;
+    bool number_ok = digits && digits <= 5 && !text[n + 1 + digits] && workers >= 1 && workers <= CONFIG_WORKERS_MAX;
+    for (int i = 0; i <= SCALING_LINEAR; i++) {
+        if (strlen(names[i]) != n || memcmp(names[i], text, n) != 0) continue;
+        if (text[n] && (!number_ok || i == SCALING_NONE)) return false;
+        *scaling_p = (enum scaling)i;
+        *workers_p = (uint32_t)workers;
+        return true;
     }
-    return rate;
-}
-
-double outer_rate_of_version(const struct config *config, uint64_t version)
-{
-    const struct sync_rounds rounds = sync_rounds_of(config);
-    uint64_t all = sync_rounds_count(&rounds) - config->train.start_step,
-             before = version - 1 - config->train.start_step;
-    assert(version > config->train.start_step && all >= 1);
-    return outer_rate(config, (double)before / (double)all, before);
+    return false;
 }
 
 double lr_inner_peak(const struct config *config)
 {
-    double n = config->inner.scaling_workers ? config->inner.scaling_workers : 1;
-    switch (config->inner.scaling) {
-    case SCALING_NONE: break;
-    case SCALING_SQRT: return config->inner.learning_rate * sqrt(n);
-    case SCALING_LINEAR: return config->inner.learning_rate * n;
-    }
-    return config->inner.learning_rate;
+    enum scaling scaling;
+    uint32_t workers;
+    bool known = scaling_parse(config->inner.scaling, &scaling, &workers);
+    if (!known || !workers) return config->inner.learning_rate;
+    return config->inner.learning_rate * (scaling == SCALING_SQRT ? sqrt(workers) : workers);
 }
 
 struct lr_schedule lr_inner_schedule(const struct config *config)

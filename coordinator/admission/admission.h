@@ -93,7 +93,7 @@ const char *admission_evict_rule(const struct engine *e, const struct session *s
 enum status admission_readmit(struct engine *e, struct member *m, struct err *err) MUST_CHECK;
 
 /* --- aside (admission_gate.c) --- */
-/* The member's last deltas were refused: it gets no work until coordinator.readmit_s has passed. */
+/* The member's last deltas were refused: it gets no work until an hour has passed, or the operator readmits it. */
 bool admission_is_aside(const struct engine *e, const struct member *m);
 /* Writes "put aside for 3600 s after 3 refused deltas: REASON"; returns out. */
 const char *admission_aside_text(const struct engine *e, const struct member *m, char *out, size_t cap);

@@ -49,25 +49,26 @@ void admission_gate(struct engine *e, const struct round_close *close)
     }
 }
 
+/* A worker that was put aside gets work again after this time. */
+static const uint64_t ASIDE_US = 3600ull * 1000000;
+
 static uint64_t aside_left_us(const struct engine *e, const struct member *m)
 {
     uint64_t now = e->clock_base.elapsed_us + (e->now_us - e->start_us);
-    uint64_t until = m->struck_us + (uint64_t)(e->config.coordinator.readmit_s * 1e6);
+    uint64_t until = m->struck_us + ASIDE_US;
     return until > now ? until - now : 0;
 }
 
 bool admission_is_aside(const struct engine *e, const struct member *m)
 {
     if (m->strikes < GATE_STRIKES) return false;
-    return !(e->config.coordinator.readmit_s > 0) || aside_left_us(e, m);
+    return aside_left_us(e, m) > 0;
 }
 
 const char *admission_aside_text(const struct engine *e, const struct member *m, char *out, size_t cap)
 {
-    char length[48] = "until the operator readmits it";
-    if (e->config.coordinator.readmit_s > 0)
-        snprintf(length, sizeof length, "for %s", units_whole_seconds((double)aside_left_us(e, m) * 1e-6).text);
-    snprintf(out, cap, "put aside %s after %u refused deltas in a row%s%s", length, m->strikes,
-             m->refused[0] ? ": " : "", m->refused);
+    snprintf(out, cap, "put aside for %s after %u refused deltas in a row%s%s",
+             units_whole_seconds((double)aside_left_us(e, m) * 1e-6).text, m->strikes, m->refused[0] ? ": " : "",
+             m->refused);
     return out;
 }

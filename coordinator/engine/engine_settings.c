@@ -148,21 +148,15 @@ static enum status set_all(const struct engine *e, struct config *next, struct e
     return check_all(next, "--change", err);
 }
 
-/* Says which schedules follow the new length. */
-static void log_schedules(const struct config *before, const struct config *next)
+/* Says that the schedule follows the new length. */
+static void log_schedule(const struct config *before, const struct config *next)
 {
-    const struct {
-        int key;
-        bool follows;
-    } schedules[] = {{AT(inner.schedule), next->inner.schedule != SCHEDULE_CONSTANT && !config_is_external(next)},
-                     {AT(outer.schedule), next->outer.schedule == OUTER_COSINE}};
     char value[CONFIG_VALUE_MAX];
     if (next->train.max_steps == before->train.max_steps) return;
-    for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++)
-        if (schedules[i].follows)
-            log_info("train.max_steps grew from %u to %u: the %s schedule of %s.learning_rate now ends at %u",
-                     before->train.max_steps, next->train.max_steps, config_value_text(next, schedules[i].key, value),
-                     config_keys[schedules[i].key].section, next->train.max_steps);
+    if (next->inner.schedule == SCHEDULE_CONSTANT || config_is_external(next)) return;
+    log_info("train.max_steps grew from %u to %u: the %s schedule of inner.learning_rate now ends at %u",
+             before->train.max_steps, next->train.max_steps, config_value_text(next, AT(inner.schedule), value),
+             next->train.max_steps);
 }
 
 static void emit_change(struct engine *e, const struct config *next, int key)
@@ -187,7 +181,7 @@ static enum status adopt(struct engine *e, const struct config *next, bool *any_
         *any_p = true;
     }
     if (!*any_p) return STATUS_OK;
-    log_schedules(&e->config, next);
+    log_schedule(&e->config, next);
     e->config = *next;
     return engine_settings_write(e, err);
 }

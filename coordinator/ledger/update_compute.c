@@ -42,7 +42,7 @@ static void add_norms(struct ledger *l, const struct round_close *close)
         const struct part *part = round_close_part(&l->round, close, i);
         outer_sums_add(&l->outer.sums, (double)part->norm, part->tokens);
     }
-    outer_sums_end(&l->outer.sums, l->config);
+    outer_sums_end(&l->outer.sums);
 }
 
 /* Merges the deltas. *head_p: offset of the payload in l->outer.payload; relayed deltas are already there. */
@@ -91,10 +91,8 @@ enum status update_compute(struct ledger *l, const struct round_close *close, st
     for (uint32_t i = 0; i < close->n; i++) {
         const struct part *part = round_close_part(&l->round, close, i);
         uint64_t staleness = round_staleness(&l->round, close->fragment, part->base_version);
-        double position = member_by_id(&l->round.members, close->ids[i])->work.step0;
-        if (position > step.position) step.position = position;
         step.tokens += part->tokens;
-        step.fresh += pow(1 + (double)staleness, -l->config->outer.staleness_power) * (double)part->tokens;
+        step.fresh += pow(1 + (double)staleness, -0.5) * (double)part->tokens;
     }
     if (l->config->train.method == METHOD_DDP) {
         TRY(gradient_norm(l, err));

@@ -15,13 +15,12 @@ void outer_sums_add(struct outer_sums *sums, double norm, uint64_t tokens)
     sums->big += (double)tokens;
 }
 
-void outer_sums_end(struct outer_sums *sums, const struct config *config)
+void outer_sums_end(struct outer_sums *sums)
 {
     double n = sums->deltas;
     assert(n > 0);
     sums->squares /= n;
     sums->small = n / sums->small;
-    if (config->merge.weights == MERGE_WEIGHTS_EQUAL) sums->big = n * sums->small;
 }
 
 static bool is_mean(const struct config *c)

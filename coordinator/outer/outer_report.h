@@ -44,7 +44,7 @@ struct outer_signs {
 /* Adds |D_i| = norm of the delta of one worker, before the step's own sums are known. */
 void outer_sums_add(struct outer_sums *sums, double norm, uint64_t tokens);
 /* Completes the means over the deltas. */
-void outer_sums_end(struct outer_sums *sums, const struct config *config);
+void outer_sums_end(struct outer_sums *sums);
 /* Adds a step to the round. */
 void outer_report_add(struct outer_report *r, const struct config *config, const struct outer_sums *sums);
 /* Ends the round and begins the next one. */

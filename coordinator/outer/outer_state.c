@@ -37,7 +37,7 @@ static bool keeps_residual(const struct outer_state *s, uint32_t f)
 {
     const struct config *c = s->config;
     return s->fragments[f].down && !config_update_replaces(c, layout_is_mean(s->layout, f)) &&
-           config_error_feedback(c, c->codec.down);
+           !codec_spec_lossless(c->codec.down);
 }
 
 typedef enum status (*create_fn)(struct codec **codec_p, const char *spec, const struct layout *layout,
@@ -265,10 +265,9 @@ uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32
     return slot * whole + at;
 }
 
-uint32_t outer_state_arrivals(const struct outer_state *s, const struct outer_step *step)
+uint32_t outer_state_arrivals(const struct outer_step *step)
 {
-    uint32_t n = s->config->outer.buffer ? s->config->outer.buffer : step->members;
-    return n ? n : 1;
+    return step->members ? step->members : 1;
 }
 
 bool outer_state_averages(const struct outer_state *s, uint64_t round)
@@ -281,10 +280,7 @@ double outer_state_lr(const struct outer_state *s, const struct outer_step *step
 {
     const struct config *c = s->config;
     if (layout_is_mean(s->layout, step->fragment) || outer_state_averages(s, step->round)) return 1;
-    if (c->train.method == METHOD_ASYNC)
-        return outer_rate(c, step->position / c->train.max_steps,
-                          s->fragments[step->fragment].merged / outer_state_arrivals(s, step));
-    if (c->train.method != METHOD_DDP) return outer_rate_of_version(c, step->version);
+    if (c->train.method != METHOD_DDP) return c->outer.learning_rate;
     struct lr_schedule schedule = lr_inner_schedule(c);
     return lr_schedule_at(&schedule, (double)step->round);
 }

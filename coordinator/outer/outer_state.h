@@ -61,8 +61,7 @@ struct outer_step {
     uint64_t round;
     uint32_t deltas;  /* async: merged in this step */
     uint64_t tokens;  /* async: their tokens */
-    double position;  /* async: first step of the latest assignment among them, in inner steps of the run */
-    double fresh;     /* async: the sum of tokens * (1 + staleness)^-outer.staleness_power over them */
+    double fresh;     /* async: the sum of tokens * (1 + staleness)^-1/2 over them */
     uint32_t members; /* async: active workers */
     double norm;      /* ddp: global norm of the merged gradient */
     bool relay;       /* the deltas themselves are the payload: nothing is encoded */
@@ -110,12 +109,12 @@ uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32
 /* Whether the outer step of a round is the plain mean of the workers' parameters (train.start_step): rate 1, and the
  * state vectors stay as they are. */
 bool outer_state_averages(const struct outer_state *s, uint64_t round);
-/* The learning rate of an outer step before it is taken, by outer.schedule (ddp: inner.schedule); mean tensors and
+/* The learning rate of an outer step before it is taken, as configured (ddp: by inner.schedule); mean tensors and
  * averaged rounds: 1. */
 double outer_state_lr(const struct outer_state *s, const struct outer_step *step);
 /* Cells of a fragment of `count` floats. Each cell is summed by one thread, so sums have one order. */
 size_t outer_cells(size_t count);
-/* async: deltas between two momentum steps, outer.buffer or the active workers. */
-uint32_t outer_state_arrivals(const struct outer_state *s, const struct outer_step *step);
+/* async: deltas between two momentum steps: the active workers. */
+uint32_t outer_state_arrivals(const struct outer_step *step);
 
 #endif

@@ -41,7 +41,7 @@ static void plan_async(struct outer_step_job *job)
     double mean = (double)frag->merged_tokens / (double)frag->merged;
     double weight = step->fresh / mean; /* of a group: the sum of its deltas' weights */
     job->delayed = (struct outer_delayed){
-        .lr = job->lr, .mu = c->outer.momentum, .weight = weight, .n_buffer = outer_state_arrivals(job->s, step)};
+        .lr = job->lr, .mu = c->outer.momentum, .weight = weight, .n_buffer = outer_state_arrivals(step)};
     job->lr = job->lr * weight / job->delayed.n_buffer;
     assert(weight >= 0 && job->delayed.n_buffer >= 1);
     if (c->outer.optimizer != OPTIMIZER_NESTEROV || job->mean) return;

@@ -21,7 +21,7 @@
 
 enum { BAR_WIDTH = 30, LINE_BYTES = 4096 };
 
-/* Prints which reported rounds the journal has lost (a full disk, a power cut with journal.sync snapshot): the run
+/* Prints which reported rounds the journal has lost (a full disk, a power cut with ddp): the run
  * repeats them. */
 static void report_repeated(struct report *r, uint64_t done)
 {
@@ -120,14 +120,14 @@ static void draw_bar(struct report *r, const struct engine_event_round *e)
     r->bar_shown = r->terminal; /* atoll launch erases the bar itself */
 }
 
-/* True: print no line for this round. ddp has one round per step, so it prints a line every log.every_steps and for
+/* True: print no line for this round. ddp has one round per step, so it prints a line every LOG_EVERY_STEPS and for
  * each evaluation. */
 static bool holds_back(struct report *r, const struct engine_event_round *e)
 {
     r->held++;
     r->held_s += e->round_s;
     if (r->config->train.method != METHOD_DDP) return false;
-    return r->held < r->config->log.every_steps && isnan(e->val_loss) && e->round < e->rounds;
+    return r->held < LOG_EVERY_STEPS && isnan(e->val_loss) && e->round < e->rounds;
 }
 
 /* The end of a round line, which a narrow terminal cuts off. */

@@ -23,7 +23,7 @@ struct report {
     uint64_t reported;           /* the last round with a line */
     uint64_t up, down;           /* bytes on the socket, of this process */
     uint64_t line_up, line_down; /* up and down at the last round line */
-    uint64_t held;               /* rounds since the last line (ddp prints one every log.every_steps) */
+    uint64_t held;               /* rounds since the last line (ddp prints one every LOG_EVERY_STEPS) */
     double held_s;               /* seconds of these rounds */
 };
 

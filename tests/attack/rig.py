@@ -101,7 +101,6 @@ inner: {{learning_rate: 3.0e-3, warmup_steps: 5, min_lr_fraction: 0.5}}
 codec: {{up: bf16, down: bf16}}
 coordinator: {{listen: "tcp://127.0.0.1:*"}}
 checkpoint: {{every: 50, keep: 2}}
-log: {{every_steps: 10}}
 """
 
 

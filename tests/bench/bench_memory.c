@@ -95,8 +95,8 @@ static enum status measure(struct sizes *s, const struct config *c, struct err *
     s->params = layout.n_params;
     s->async = c->train.method == METHOD_ASYNC;
     s->optimizer_vectors = c->outer.optimizer == OPTIMIZER_ADAMW ? 2 : c->outer.optimizer != OPTIMIZER_SGD;
-    s->up_feedback = config_error_feedback(c, c->codec.up);
-    s->down_feedback = config_error_feedback(c, c->codec.down);
+    s->up_feedback = !codec_spec_lossless(c->codec.up);
+    s->down_feedback = !codec_spec_lossless(c->codec.down);
     TRY(measure_codecs(s, c, &layout, err));
     layout_finish(&layout);
     return measure_model(s, c, err);

@@ -145,7 +145,6 @@ inner: {learning_rate: 5.0e-3, warmup_steps: 5}
 codec: {up: fp32, down: fp32}
 coordinator: {listen: "tcp://127.0.0.1:*"}
 checkpoint: {every: 4, keep: 2}
-log: {every_steps: 1}
 YAML
     shift
     # shellcheck disable=SC2034 # read by the test

@@ -20,7 +20,7 @@ reset() {
 begin_long_rounds() {
     reset
     write_config run.yaml train.max_steps=800 train.sync_every=400 train.batch_size=8 model.n_embd=64 model.n_layer=4 \
-        log.every_steps=10 coordinator.min_workers=2 coordinator.evict_after_s=1000 train.eval_every=0
+        coordinator.min_workers=2 coordinator.evict_after_s=1000 train.eval_every=0
     for name in coordinator worker-0 worker-1; do node_start $name; done
 }
 kill_in_round() {

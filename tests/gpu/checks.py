@@ -186,7 +186,7 @@ def same_losses(run, entry, folder, steps, optimizer, devices):
     gpus, place = devices.count(",") + 1, f"{folder}/{optimizer}-{devices}"
     run.call([os.path.join(run.bin, "atoll"), "launch", f"{folder}/run.yaml", "--workers", "1", "--dir", place,
               f"--train.devices={devices}", f"--train.batch_size={4 * entry['gpus']}", # divisible by 2 and by all GPUs
-              f"--inner.optimizer={optimizer}", "--inner.learning_rate=1e-3", "--log.every_steps=1"])
+              f"--inner.optimizer={optimizer}", "--inner.learning_rate=1e-3"])
     with open(f"{place}/logs/worker-0.log", encoding="utf-8", errors="replace") as file:
         if f"{devices} " not in file.read():
             raise Failed(f"the worker's log does not name {devices}")

@@ -118,7 +118,7 @@ def grid(size, plan, rates=None):
                 f"  model: {{family: gpt2, n_layer: {s['n_layer']}, n_head: {s['n_head']}, n_embd: {s['n_embd']}, "
                 f"block_size: {s['block_size']}, vocab_size: {VOCABULARY}}}\n"
                 f"  train: {{batch_size: {s['batch']}, max_steps: {size.steps}, "
-                f"eval_every_steps: {max(30, size.steps // 15 // 50 * 50)}, eval_tokens: {1 << 30}"
+                f"eval_every: {max(30, size.steps // 15 // 50 * 50)} steps, eval_tokens: {1 << 30}"
                 f"{', precision: bf16' if s['gpu'] else ''}}}\n"
                 f"  inner: {{optimizer: adamw, schedule: cosine, warmup_steps: {s['warmup']}, min_lr_fraction: 0.1}}\n")
     tune = "" if rates else (f"tune: {{key: inner.learning_rate, values: [{', '.join(s['rates'])}], seeds: [101],\n"

@@ -5,14 +5,14 @@ set -euo pipefail
 
 copy=$(mktemp -d "${TMPDIR:-/tmp}/atoll-lint.XXXXXX")
 trap 'rm -rf "$copy"' EXIT
-cp -R common compress wire gpu worker coordinator cli python examples "$copy"
+cp -R common compress wire gpu worker coordinator cli python examples configs docs "$copy"
 mkdir -p "$copy/tests/python"
 cp -R tests/lint "$copy/tests"
 cd "$copy"
 bad=0
 
 declare -A before=() # the output of each check for the unchanged sources
-for check in layers pure banned length python; do before[$check]=$(bash "tests/lint/check_$check.sh" 2>&1 || true); done
+for check in layers pure banned length python keys; do before[$check]=$(bash "tests/lint/check_$check.sh" 2>&1 || true); done
 
 # breach CHECK FILE LINE EXPECTED: CHECK prints EXPECTED if LINE is added to FILE, and not before.
 breach() {
@@ -60,4 +60,7 @@ breach python examples/gpt2.py 'def f(:' 'examples/gpt2.py:'
 mkdir cli/many
 for n in {1..30}; do echo >"cli/many/many_$n.txt"; done
 breach length cli/many/more.txt 'x' 'cli/many: 31 files'
+sed -i 's/, max_staleness: 4}/} # max_staleness: 4/' configs/async.yaml # a comment is no use
+[[ $(bash tests/lint/check_keys.sh) == *'outer.max_staleness: in no file'* ]] ||
+    { echo 'check_keys.sh does not report a key that no config uses' && bad=1; }
 exit $bad

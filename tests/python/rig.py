@@ -25,7 +25,6 @@ CONFIG = {
     "train": {"method": "diloco", "max_steps": 20, "sync_every": 5, "batch_size": 4, "eval_every": 0},
     "codec": {"up": "fp32", "down": "fp32"},
     "coordinator": {"listen": "tcp://127.0.0.1:*"},
-    "log": {"every_steps": 1},
 }
 GPT2 = {"family": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 32, "vocab_size": 256}
 NOUNS = "the old lighthouse keeper|a small grey boat|the harbour master|her brother|a patient gull|the tide".split("|")

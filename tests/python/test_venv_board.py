@@ -25,7 +25,6 @@ CONFIG = """
 data: {train: "data/train_*.bin", val: "data/val_*.bin", tokenizer: bytes}
 model: {family: gpt2, n_layer: 1, n_head: 2, n_embd: 16, block_size: 32, vocab_size: 256}
 train: {method: diloco, max_steps: 120, sync_every: 5, batch_size: 4, threads: 1, eval_every: 2, eval_tokens: 1024}
-log: {every_steps: 1}
 coordinator: {listen: "tcp://127.0.0.1:*"}
 """
 STEP = {"loss": "train/loss", "lr": "train/lr", "grad_norm": "train/grad_norm", "tokens_per_s": "speed/tokens_per_s",

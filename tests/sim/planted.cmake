@@ -152,23 +152,6 @@ atoll_planted(average_is_mixed worker/outer/outer_segment.c
     "loop->fresh || replace ?"
     "loop->fresh ?")
 
-# --- groups of deltas without a barrier
-atoll_planted(group_counts_as_one_delta coordinator/outer/outer_step.c
-    "job->delayed.flush = frag->buffered + step->deltas >= job->delayed.n_buffer;"
-    "job->delayed.flush = frag->buffered + 1 >= job->delayed.n_buffer;")
-atoll_planted(async_schedule_stands_still coordinator/ledger/update_compute.c
-    "if (position > step.position) step.position = position;"
-    "")
-atoll_planted(cosine_ignores_the_round common/config/schedule.c
-    "left = 0.5 * (1 + cos(pi * fmin(1, fmax(0, progress))));"
-    "left = 1;")
-atoll_planted(transient_ignores_the_age common/config/schedule.c
-    "pow(config->outer.momentum, (double)age + 1)"
-    "config->outer.momentum")
-atoll_planted(group_weighs_as_its_last_delta coordinator/ledger/update_compute.c
-    "step.fresh += pow("
-    "step.fresh = pow(")
-
 # --- overlap and staggered fragments
 atoll_planted(update_adopted_before_its_point worker/outer/outer_segment.c
     "if (!new_round && !sync_is_applied(s, i)) continue;"

@@ -85,7 +85,6 @@ static uint64_t run_with_stopped_worker(const char *method, char *text, size_t c
                             "coordinator.min_workers=3",
                             "outer.max_staleness=100",
                             "train.dynamic_steps=off",
-                            "outer.buffer=3",
                             "coordinator.evict_after_s=60",
                             NULL};
     struct sim_cluster_setup setup = {.seed = 2, .n_workers = 3, .config = config};
@@ -141,16 +140,9 @@ TEST(test_quorum_closes_round_and_refuses_late_delta)
 
 TEST(test_stale_async_delta_is_refused)
 {
-    const char *config[] = {"train.method=async",
-                            "train.max_steps=60",
-                            "coordinator.min_workers=2",
-                            "train.eval_every=0",
-                            "outer.max_staleness=2",
-                            "train.dynamic_steps=off",
-                            "outer.buffer=2",
-                            "outer.staleness_power=0",
-                            "codec.up=int8:16",
-                            NULL};
+    const char *config[] = {
+        "train.method=async",    "train.max_steps=60",      "coordinator.min_workers=2", "train.eval_every=0",
+        "outer.max_staleness=2", "train.dynamic_steps=off", "codec.up=int8:16",          NULL};
     struct sim_cluster_setup setup = {.seed = 4, .n_workers = 2, .config = config};
     struct sim_cluster *c = sim_rig_cluster(&setup);
     struct watch reject = {.type = MSG_REJECT, .client = 1, .to_client = true};
@@ -383,15 +375,9 @@ static int watch_steps(void *ctx, enum sim_net_moment moment, int client, bool t
  * gets about half. */
 TEST(test_async_steps_follow_measured_speed)
 {
-    const char *config[] = {"train.method=async",
-                            "train.max_steps=600",
-                            "train.sync_every=20",
-                            "coordinator.min_workers=2",
-                            "train.eval_every=0",
-                            "outer.max_staleness=100",
-                            "outer.buffer=2",
-                            "codec.up=int8:16",
-                            NULL};
+    const char *config[] = {
+        "train.method=async", "train.max_steps=600",     "train.sync_every=20", "coordinator.min_workers=2",
+        "train.eval_every=0", "outer.max_staleness=100", "codec.up=int8:16",    NULL};
     for (int slow = 1; slow <= 2; slow++) {
         struct sim_cluster_setup setup = {.seed = 11, .n_workers = 2, .config = config};
         struct sim_cluster *c = sim_rig_cluster(&setup);

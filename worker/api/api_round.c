@@ -107,7 +107,7 @@ static void note_step(struct atoll *a, const struct atoll_step *step, uint64_t s
                                             .tokens = step->tokens,
                                             .step_us = step_us <= UINT32_MAX ? (uint32_t)step_us : 0,
                                         });
-    if (++a->steps_done % a->config.log.every_steps == 0) log_step(a, step, step_us);
+    if (++a->steps_done % LOG_EVERY_STEPS == 0) log_step(a, step, step_us);
     r->tokens += step->tokens;
     r->compute_us += step_us;
     if (isnan(step->loss)) return;

@@ -21,8 +21,8 @@ struct inner_opt_config inner_opt_config_of(const struct config *config)
                                      .eps = config->inner.eps,
                                      .weight_decay = config->inner.weight_decay,
                                      .grad_clip = config->inner.grad_clip,
-                                     .muon_momentum = config->inner.muon_momentum,
-                                     .muon_steps = config->inner.muon_steps,
+                                     .muon_momentum = 0.95,
+                                     .muon_steps = 5,
                                      .bf16 = config->inner.moments == PRECISION_BF16,
                                      .seed = config->run.seed};
 }

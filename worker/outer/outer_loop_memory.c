@@ -133,7 +133,7 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
     if (!apply_rule_parse(config->train.apply, &loop->rule, &loop->alpha))
         return err_set(err, STATUS_INVALID, "train.apply: \"%s\" is not known to this version", config->train.apply);
     loop->lossless = codec_spec_lossless(config->codec.up) && !config_up_mixed(config);
-    loop->feedback = config_error_feedback(config, config->codec.up);
+    loop->feedback = !codec_spec_lossless(config->codec.up);
     loop->relays = config_may_relay(config);
     loop->n_params = layout->n_params;
     loop->n_fragments = layout->n_fragments;

@@ -73,7 +73,7 @@ enum status outer_memory_bytes(struct replica_outer *out, const struct config *c
                                uint32_t workers, struct err *err)
 {
     uint64_t theta = layout->n_params * sizeof(float), largest = 0;
-    bool feedback = config_error_feedback(config, config->codec.up);
+    bool feedback = !codec_spec_lossless(config->codec.up);
     bool overlaps = sync_overlaps(config);
     bool lossless = codec_spec_lossless(config->codec.up) && !config_up_mixed(config);
     bool device = config->train.method != METHOD_DDP && !lossless && !overlaps;

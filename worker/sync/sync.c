@@ -90,7 +90,7 @@ void sync_drop_work(struct sync *s)
         s->f[i].upload = SYNC_UPLOAD_NONE;
         s->f[i].passed = s->f[i].lost = false;
     }
-    s->round = s->last_round = SYNC_NO_ROUND; /* the run may have lost the last round too (journal.sync) */
+    s->round = s->last_round = SYNC_NO_ROUND; /* the run may have lost the last round too (config_syncs_updates) */
     s->has_task = s->computing = s->expects_task = false;
     s->eval.pending = s->eval.running = s->eval.answer = false;
     s->state = WORKER_CATCHING_UP;

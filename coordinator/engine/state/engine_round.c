@@ -158,9 +158,9 @@ enum status engine_write(struct engine *e, enum record_type type, const void *re
 
 uint64_t engine_eval_points(const struct engine *e, uint64_t rounds)
 {
-    uint32_t every = e->config.train.eval_every, steps = e->config.train.eval_every_steps;
-    if (steps) return round_span(&e->ledger.round, rounds).first / steps;
-    return every ? rounds / every : 0;
+    bool by_steps;
+    uint32_t every = config_eval_every(&e->config, &by_steps);
+    return every ? (by_steps ? round_span(&e->ledger.round, rounds).first : rounds) / every : 0;
 }
 
 /* The evaluations that the run still waits for, in units of one. The last one covers the whole validation set. async

@@ -13,7 +13,7 @@ void engine_round_follow(struct engine *e, uint16_t type, uint32_t id);
 void engine_flush_round(struct engine *e, double val_loss, double eval_s);
 /* Seconds until the end of the run; NaN: unknown. */
 double engine_eta_s(const struct engine *e);
-/* Periodic evaluations that are due in the first `rounds` rounds: train.eval_every or train.eval_every_steps. */
+/* Periodic evaluations that are due in the first `rounds` rounds: train.eval_every. */
 uint64_t engine_eval_points(const struct engine *e, uint64_t rounds);
 
 #endif

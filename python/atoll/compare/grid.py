@@ -54,8 +54,8 @@ class Tuning:
 
 # What one worker needs to take the steps of a ddp run: the mean of one delta is the delta, and fp32 is exact.
 _ONE_PROCESS = {
-    "train.method": "local-sgd", "train.eval_every": "0", "outer.optimizer": "sgd", "outer.learning_rate": "1",
-    "outer.momentum": "0", "outer.schedule": "constant", "merge.rule": "mean", "codec.up": "fp32", "codec.down": "fp32",
+    "train.method": "local-sgd", "outer.optimizer": "sgd", "outer.learning_rate": "1",
+    "outer.momentum": "0", "merge.rule": "mean", "codec.up": "fp32", "codec.down": "fp32",
 }
 _ROUND_STEPS = 100  # of such a worker that never evaluates
 
@@ -85,6 +85,12 @@ class Arm:
 
     def number(self, key: str) -> int:
         return int(self.resolved[key])
+
+    @property
+    def eval_every(self) -> tuple[int, bool]:
+        """train.eval_every, and whether it counts steps, not rounds."""
+        every, _, unit = self.resolved["train.eval_every"].partition(" ")
+        return int(every), bool(unit)
 
     @property
     def step_tokens(self) -> int:
@@ -124,12 +130,11 @@ class Arm:
         to rounding."""
         if not self.one_process:
             return self
-        steps = self.number("train.eval_every_steps") or self.number("train.eval_every") or \
-            min(_ROUND_STEPS, self.number("train.max_steps"))
+        every, _ = self.eval_every  # a round of ddp is a step
+        steps = every or min(_ROUND_STEPS, self.number("train.max_steps"))
         accumulated = str(self.workers * self.number("train.grad_accum"))
-        evaluated = self.resolved["train.eval_every_steps"] if self.resolved["train.eval_every"] == "0" else str(steps)
         return replace(self.with_settings({**_ONE_PROCESS, "train.sync_every": str(steps),
-                                           "train.grad_accum": accumulated, "train.eval_every_steps": evaluated}),
+                                           "train.grad_accum": accumulated, "train.eval_every": f"{every} steps"}),
                        workers=1)
 
 

@@ -36,8 +36,8 @@ ATTEMPTS = 2
 _NOT_FINITE = "is not finite"
 _DIVERGES = "training diverges to NaN or infinity"  # a worker's last line
 # Settings of logging and recovery; they do not change the loss. Each run begins anew, so it needs no saved states.
-_KEPT = {"coordinator.listen": "tcp://127.0.0.1:*", "checkpoint.worker_every": "0", "journal.sync": "snapshot"}
-_NO_EVALUATIONS = {"train.eval_every": "0", "train.eval_every_steps": "0"}
+_KEPT = {"coordinator.listen": "tcp://127.0.0.1:*", "checkpoint.worker_every": "0"}
+_NO_EVALUATIONS = {"train.eval_every": "0"}
 # One step with learning rate 0 in a lossless run of one worker: its final loss is that of the initial model.
 _EVALUATION = {
     **_NO_EVALUATIONS, "train.method": "local-sgd", "train.max_steps": "1", "train.sync_every": "1",
@@ -45,7 +45,7 @@ _EVALUATION = {
     "train.apply": "replace", "train.stagger": "off", "train.dynamic_steps": "off", "train.ranks": "1",
     "inner.optimizer": "sgd", "inner.learning_rate": "0", "inner.warmup_steps": "0", "inner.schedule": "constant",
     "inner.scaling": "none", "outer.optimizer": "sgd", "outer.learning_rate": "1", "outer.momentum": "0",
-    "outer.schedule": "constant", "merge.rule": "mean", "codec.up": "fp32", "codec.down": "fp32",
+    "merge.rule": "mean", "codec.up": "fp32", "codec.down": "fp32",
 }
 _SUMMARY = ("params", "tokens", "rounds", "bytes_up", "bytes_down", "theta_hash", "wall_s")
 _EVALUATED = ("model.", "data.", "train.precision", "train.threads", "train.devices")
@@ -131,8 +131,9 @@ def run_cell(arm: Arm, seed: int) -> Cell:
 
 def link_cell(arm: Arm, seed: int, link: str) -> Cell:
     """A run on a link. Its checkpoints are evaluated afterwards: workers that evaluate would train less."""
-    steps, rounds = arm.number("train.eval_every_steps"), arm.number("train.eval_every")
-    every = max(1, round(steps / arm.number("train.sync_every"))) if steps else rounds
+    every, by_steps = arm.eval_every
+    if by_steps:
+        every = max(1, round(every / arm.number("train.sync_every")))
     return _cell(arm, f"{arm.name}.s{seed}.{link_name(link)}", "run", seed, link,
                  {**_NO_EVALUATIONS, "checkpoint.every": str(every), "checkpoint.keep": "0"}, every=every)
 

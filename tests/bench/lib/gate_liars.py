@@ -27,7 +27,7 @@ coordinator: {listen: "tcp://127.0.0.1:*", min_workers: 4}
 """
 
 
-def external(rig, wire, args, delta=None, tokens=0, weights="tokens"):
+def external(rig, wire, args, delta=None, tokens=0):
     """A run of NumPy workers, one of them behind a liar. Returns (loss of the run's parameters, refusals, log)."""
     name = f"external{next(rig.names)}"
     folder = rig.WORK / name
@@ -40,8 +40,7 @@ def external(rig, wire, args, delta=None, tokens=0, weights="tokens"):
             body = body[:41] + struct.pack("<Q", steps * 8 * tokens) + body[49:]
         return body
 
-    coordinator = rig.spawn(f"{name}.log", rig.BIN / "atoll-coordinator", folder / "run.yaml", "--dir", folder / "run",
-                            f"--merge.weights={weights}")
+    coordinator = rig.spawn(f"{name}.log", rig.BIN / "atoll-coordinator", folder / "run.yaml", "--dir", folder / "run")
     rig.until(20, "address", lambda: (folder / "run" / "address").exists())
     middle = None
     for i in range(4):
@@ -95,12 +94,11 @@ def rows(liars):
 
 
 def external_rows(liars):
-    """Yields (name, lie, tokens of a sample in OFFER, merge.weights)."""
-    yield "external: 2^20 tokens a sample", None, 1 << 20, "tokens"
-    yield "external: 2^20 tokens a sample, random direction x 12", liars.direction(12), 1 << 20, "tokens"
-    yield "external: 2^20 tokens a sample, x -1", liars.scaled(-1), 1 << 20, "tokens"
-    yield "external: alternating x 12", liars.alternating(12), 0, "tokens"
-    yield "external: alternating x 12, equal weights", liars.alternating(12), 0, "equal"
+    """Yields (name, lie, tokens of a sample in OFFER)."""
+    yield "external: 2^20 tokens a sample", None, 1 << 20
+    yield "external: 2^20 tokens a sample, random direction x 12", liars.direction(12), 1 << 20
+    yield "external: 2^20 tokens a sample, x -1", liars.scaled(-1), 1 << 20
+    yield "external: alternating x 12", liars.alternating(12), 0
 
 
 def table(folder):
@@ -148,18 +146,18 @@ def main() -> None:
         expected = liars.honest_loss(honest + len(lies), rounds, **more)
         outcome = liars.final_loss(honest, rounds, [liars.lie_in(0, lie) for lie in lies], **more)
         write(args.folder, number, name, expected, outcome)
-    honest = {}
-    for name, lie, tokens, weights in external_rows(liars):
+    honest = None
+    for name, lie, tokens in external_rows(liars):
         number += 1
         if not fnmatch.fnmatch(name, args.rows) or (args.folder / f"{number:02}.json").exists():
             continue
         if not args.python:
             print(f"{name}: skipped, no Python with NumPy (./run python)", flush=True)
             continue
-        if weights not in honest:
-            honest[weights] = external(rig, wire, args, weights=weights)[0]
+        if honest is None:
+            honest = external(rig, wire, args)[0]
         delta = liars.lie_in(0, lie) if lie else None
-        write(args.folder, number, name, honest[weights], external(rig, wire, args, delta, tokens, weights))
+        write(args.folder, number, name, honest, external(rig, wire, args, delta, tokens))
     table(args.folder)
 
 

@@ -23,7 +23,7 @@ code=0
 "$BIN/atoll" status run >stopped.txt 2>/dev/null && fail "status of a stopped run, for people, exits with 0"
 
 # A run of some seconds, watched to its end from a pipe: one line for each change.
-write_config run.yaml train.max_steps=16000 train.sync_every=1000 train.eval_every=4 log.every_steps=1000
+write_config run.yaml train.max_steps=16000 train.sync_every=1000 train.eval_every=4
 rm -rf run
 start run.log launch
 run=$pid

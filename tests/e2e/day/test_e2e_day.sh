@@ -110,7 +110,7 @@ shape kitchen 40mbit
 shape office 40mbit
 make_data
 write_config run.yaml train.max_steps=7600 train.sync_every=40 model.n_embd=96 model.n_layer=2 train.eval_every=0 \
-    codec.up=fp32 codec.down=fp32 checkpoint.every=50 log.every_steps=400 inner.learning_rate=1e-3 inner.schedule=constant
+    codec.up=fp32 codec.down=fp32 checkpoint.every=50 inner.learning_rate=1e-3 inner.schedule=constant
 
 echo '--- start'
 begin hq coordinator "atoll-coordinator ../run.yaml --dir runs/joint --coordinator.listen=tcp://${address[hq]}:29600 \

@@ -44,11 +44,9 @@ took=$(json get ddp-far/summary.json wall_s)
 awk -v bytes="$bytes" -v s="$took" 'BEGIN { exit !(bytes > 100000 && s > bytes * 8 / 20e6) }' ||
     fail "$bytes bytes in $took s over 20 Mbit/s"
 
-# The key launch.link of the configuration: one link for all. Relays and the coordinator are killed: the workers go on over
+# One link for all. Relays and the coordinator are killed: the workers go on over
 # the next relays.
-cp run.yaml link.yaml
-echo 'launch: {link: "1mbit,rtt=10ms"}' >>link.yaml
-start killed.log "$BIN/atoll" launch link.yaml --workers 2 --dir killed --quiet
+start killed.log "$BIN/atoll" launch run.yaml --workers 2 --dir killed --quiet --link 1mbit,rtt=10ms
 launched=$pid
 until_true 30 "the second round" rounds_reach 2 killed
 [[ $(stat -c %a killed/links/worker-0.join killed/links/worker-1.join) == $'600\n600' ]] ||
@@ -77,13 +75,13 @@ grep -q 'launch: relay-1 exited with code 0: restarting in' killed.log || fail "
 (($(json get killed/summary.json restarts) == 1)) || fail "restarts of relays count as restarts of the run"
 
 # Stop and continue.
-start stopped.log "$BIN/atoll" launch link.yaml --workers 2 --dir stopped --quiet
+start stopped.log "$BIN/atoll" launch run.yaml --workers 2 --dir stopped --quiet --link 1mbit,rtt=10ms
 launched=$pid
 until_true 30 "the first round" rounds_reach 1 stopped
 kill -INT "$launched"
 finish "$launched" 30 75 "launch after Ctrl-C"
 [[ ! -e stopped/links ]] || fail "the join files are still there"
-start stopped.log "$BIN/atoll" launch link.yaml --workers 2 --dir stopped --quiet
+start stopped.log "$BIN/atoll" launch run.yaml --workers 2 --dir stopped --quiet --link 1mbit,rtt=10ms
 finish "$pid" 60 0 "the continued launch"
 [[ $(hash_of stopped) == "$(hash_of plain)" ]] || fail "a stop changes theta"
 

@@ -23,8 +23,7 @@ enum status sim_check_create(struct sim_check **c_p, int n_clients, const struct
     c->ddp = config->train.method == METHOD_DDP;
     c->barrier = config->train.method != METHOD_ASYNC;
     c->singles = !c->barrier && !strcmp(config->outer.grace, "0");
-    c->synced = config->journal.sync == JOURNAL_SYNC_UPDATE ||
-                (config->journal.sync == JOURNAL_SYNC_AUTO && config->train.sync_every > 1);
+    c->synced = config->train.method != METHOD_DDP && config->train.sync_every > 1;
     for (int i = 0; i < CHECK_IDS; i++) c->client_of_id[i] = c->durable_of_id[i] = -1;
     enum status status = STATUS_OK;
     TRY_GOTO(toy_layout(toy, config, &c->layout), err_check);
@@ -287,7 +286,8 @@ void sim_check_engine(struct sim_check *c, const struct engine *engine, uint64_t
 
 void sim_check_engine_stopped(struct sim_check *c, bool power)
 {
-    /* With journal.sync snapshot, a power cut may put the coordinator behind the workers' versions and assignments. */
+    /* Without a sync at each update, a power cut may put the coordinator behind the workers' versions and assignments.
+     */
     c->behind = c->behind || (power && !c->synced);
     c->cut = c->cut || power;
     for (int i = 0; power && i < CHECK_IDS; i++)

@@ -53,12 +53,10 @@ struct check_version {
     bool visible; /* a process other than the coordinator may know this version */
     bool durable; /* survives a power cut */
     uint64_t round, hash;
-    float *theta;                   /* [count] */
-    double *ideal;                  /* [count] theta without rounding and without the downlink's codec */
-    double *momentum;               /* [2 * count] outer optimizer */
-    double slack;                   /* bound on |theta - ideal| */
-    uint64_t merged, merged_tokens; /* async: deltas and tokens of this fragment so far */
-    uint32_t buffered;              /* async: deltas since the last momentum step */
+    float *theta;     /* [count] */
+    double *ideal;    /* [count] theta without rounding and without the downlink's codec */
+    double *momentum; /* [count] outer optimizer */
+    double slack;     /* bound on |theta - ideal| */
     uint32_t n_named;
     struct check_named named[CHECK_NAMED];
 };

@@ -133,7 +133,6 @@ bool check_merge(struct sim_check *c, uint32_t f, const struct check_version *v,
     for (uint32_t i = 0; i < v->n_named; i++) {
         double most = 2 * lower_median(tokens, v->n_named);
         w[i] = bounds && tokens[i] > most ? most : tokens[i];
-        if (c->config.merge.weights == MERGE_WEIGHTS_EQUAL) w[i] = 1;
         all += w[i];
         for (size_t k = 0; k < n; k++) {
             mean[k] += w[i] * g[i][k];

@@ -14,7 +14,7 @@ enum status check_worker_init(struct sim_check *c, struct check_worker *w)
 {
     w->id = UINT32_MAX;
     for (uint32_t f = 0; f < CHECK_FRAGMENTS; f++) w->remembers[f] = -1;
-    bool keep = config_error_feedback(&c->config, c->config.codec.up);
+    bool keep = !codec_spec_lossless(c->config.codec.up);
     for (uint32_t f = 0; f < c->layout.n_fragments; f++)
         TRY(feedback_init(&w->feedback[f], check_count(c, f), codec_feedback_decay(c->logs[f].up), keep));
     return STATUS_OK;

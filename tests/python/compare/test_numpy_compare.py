@@ -32,7 +32,7 @@ MODEL = "model: {n_layer: 1, n_head: 2, n_embd: 16, block_size: 32}"
 GRID = f"""
 settings:
   {MODEL}
-  train: {{batch_size: 4, max_steps: 24, eval_every_steps: 8}}
+  train: {{batch_size: 4, max_steps: 24, eval_every: 8 steps}}
 workers: 2
 seeds: [1, 2]
 links: ["100mbit,rtt=50ms", "1mbit"]
@@ -158,7 +158,7 @@ class GridTest(FolderTest):
         for path in sorted(Path("configs").glob("compare*.yaml")):
             grid = compare_grid.read_grid(str(path), compare_grid.ask_config(self.program))
             self.assertEqual({arm.tokens for arm in grid.arms}, {grid.arms[0].tokens}, path)
-            evaluations = [arm.number("train.max_steps") // arm.number("train.eval_every_steps") for arm in grid.arms]
+            evaluations = [arm.number("train.max_steps") // arm.eval_every[0] for arm in grid.arms]
             self.assertLessEqual(max(evaluations) - min(evaluations), 3, path)
 
     def test_recorded_cells_are_finished(self) -> None:
@@ -300,7 +300,7 @@ class GridTest(FolderTest):
         self.assertEqual(cell.words("runs/x")[:9],
                          ["launch", os.devnull, "--workers", "2", "--dir", "runs/x", "--quiet", "--link", "1mbit"])
         # Evaluations every 8 steps at H 6: the checkpoint of each round is evaluated.
-        self.assertEqual((cell.settings["checkpoint.every"], cell.settings["train.eval_every_steps"], cell.barrier),
+        self.assertEqual((cell.settings["checkpoint.every"], cell.settings["train.eval_every"], cell.barrier),
                          ("1", "0", False))
 
     def fake_clock(self, grid: compare_grid.Grid) -> compare_time.Clock:

@@ -14,7 +14,7 @@ GRID = """
 settings:
   data: {train: "data/train_*.bin", val: "data/val_*.bin"}
   model: {n_layer: 1, n_head: 2, n_embd: 16, block_size: 32}
-  train: {batch_size: 4, max_steps: 60, eval_every_steps: 20, eval_tokens: 1048576}
+  train: {batch_size: 4, max_steps: 60, eval_every: 20 steps, eval_tokens: 1048576}
   inner: {learning_rate: 1.0e-2, warmup_steps: 5}
 workers: 3
 seeds: [1]

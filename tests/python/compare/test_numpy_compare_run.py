@@ -21,7 +21,7 @@ title: a test
 settings:
   data: {train: "data/train_*.bin", val: "data/val_*.bin"}
   model: {n_layer: 1, n_head: 2, n_embd: 16, block_size: 32}
-  train: {batch_size: 4, max_steps: 40, eval_every_steps: 20, eval_tokens: 1048576}
+  train: {batch_size: 4, max_steps: 40, eval_every: 20 steps, eval_tokens: 1048576}
   inner: {warmup_steps: 5}
 workers: 2
 seeds: [1, 2]
@@ -32,7 +32,7 @@ arms:
   ddp: {settings: {train.method: ddp}}
   diloco: {H: 10}
   alone: {workers: 1, links: none, H: 10, codec: fp32, settings: {train.method: local-sgd, train.max_steps: 80,
-          train.eval_every_steps: 40}}
+          train.eval_every: 40 steps}}
 """
 
 

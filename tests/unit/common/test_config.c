@@ -1,5 +1,6 @@
 /* Configuration: every source sets every key, invalid input is refused with a helpful line, and the shared text is
  * canonical. */
+#include <ctype.h>
 #include <unistd.h>
 
 #include "common/base/log.h"
@@ -44,7 +45,7 @@ TEST(test_example_of_contract_is_accepted)
         "  devices: auto\n"
         "inner:  {optimizer: adamw, learning_rate: 1.5e-3, eps: 1e-8, grad_clip: 1.0, schedule: cosine}\n"
         "outer:  {optimizer: nesterov, learning_rate: 0.7, momentum: 0.9}\n"
-        "codec:  {up: \"int8:256\", down: \"int8:256\", error_feedback: auto}\n"
+        "codec:  {up: \"int8:256\", down: \"int8:256\"}\n"
         "coordinator: {listen: \"tcp://127.0.0.1:29600\", quorum: all, min_workers: 1, max_workers: 64}\n"
         "checkpoint:  {every: 10, keep: 2, worker_every: 1}\n";
     if (parse(text) != STATUS_OK) fail_msg("%s", err.msg);
@@ -228,10 +229,7 @@ TEST(test_shared_text_sets_no_local_key)
                                         "coordinator.max_workers",
                                         "coordinator.threads",
                                         "coordinator.evict_after_s",
-                                        "coordinator.readmit_s",
-                                        "log.level",
-                                        "log.every_steps",
-                                        "launch.link"};
+                                        "log.level"};
     int n = 0;
     for (int i = 0; i < config_keys_count; i++) {
         char name[64];
@@ -495,12 +493,6 @@ TEST(test_shared_text_contains_every_shared_key)
 TEST(test_helpers_follow_configuration)
 {
     config_defaults(&config, &sources);
-    assert_true(config_error_feedback(&config, "int8:256"));
-    assert_false(config_error_feedback(&config, "fp32"));
-    config.codec.error_feedback = CHOICE_OFF;
-    assert_false(config_error_feedback(&config, "int8:256"));
-    config.codec.error_feedback = CHOICE_ON;
-    assert_true(config_error_feedback(&config, "fp32"));
     assert_string_equal(config_method_name(METHOD_LOCAL_SGD), "local-sgd");
     assert_string_equal(config_method_name(METHOD_ASYNC), "async");
     /* The advice after divergence names only keys that drive it. A mean of the workers goes no farther than the

@@ -1,4 +1,5 @@
 /* Values that follow from other keys: presets, methods, cross checks. Every file in configs/ must be valid. */
+#include <ctype.h>
 #include <ftw.h>
 
 #include "common/base/log.h"
@@ -489,31 +490,61 @@ static void no_log(void *ctx, enum log_level level, const char *line)
     (void)line;
 }
 
-/* The stronger source wins; two values of one source are refused. */
 TEST(test_evaluations_by_rounds_or_steps)
 {
-    assert_int_equal(RESOLVE("train.eval_every_steps=40"), STATUS_OK);
-    assert_int_equal(config.train.eval_every, 0);
-    assert_int_equal(config.train.eval_every_steps, 40);
-    assert_int_equal(SOURCE(train.eval_every), CONFIG_PRESET);
-    assert_int_equal(RESOLVE("train.eval_every=0", "train.eval_every_steps=40"), STATUS_OK);
-    assert_int_equal(RESOLVE("train.eval_every=3", "train.eval_every_steps=0"), STATUS_OK);
-    assert_int_equal(config.train.eval_every, 3);
-    assert_int_equal(RESOLVE("train.eval_every=3", "train.eval_every_steps=40"), STATUS_INVALID);
-    assert_message("command line: train.eval_every_steps: does not go with train.eval_every: set one of the two");
-    assert_int_equal(RESOLVE("train.eval_every=0", "train.eval_every_steps=9", "train.eval_tokens=1"), STATUS_INVALID);
+    bool by_steps;
+    static const char *const bad[] = {"train.eval_every=", "train.eval_every=steps", "train.eval_every=-1",
+                                      "train.eval_every=5 rounds", "train.eval_every=4294967296"};
+    assert_int_equal(RESOLVE("train.eval_every=40 steps"), STATUS_OK);
+    assert_int_equal(config_eval_every(&config, &by_steps), 40);
+    assert_true(by_steps);
+    assert_int_equal(RESOLVE("train.eval_every=3"), STATUS_OK);
+    assert_int_equal(config_eval_every(&config, &by_steps), 3);
+    assert_false(by_steps);
+    assert_int_equal(RESOLVE("train.eval_every=0 steps", "train.eval_tokens=1"), STATUS_OK);
+    assert_int_equal(config_eval_every(&config, &by_steps), 0);
+    assert_int_equal(RESOLVE("train.eval_every=9 steps", "train.eval_tokens=1"), STATUS_INVALID);
     assert_message("train.eval_tokens: 1 is less than one block");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(RESOLVE(bad[i]), STATUS_INVALID);
+        assert_message("is not valid; allowed: a number of rounds, or of steps such as 100 steps");
+    }
+}
 
-    assert_int_equal(parse("train: {eval_every: 3}"), STATUS_OK);
-    assert_int_equal(config_set(&config, &sources, "train.eval_every_steps=40", CONFIG_FLAG, &err), STATUS_OK);
-    assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK);
-    assert_int_equal(config.train.eval_every, 0);
-    assert_int_equal(config.train.eval_every_steps, 40);
-    assert_int_equal(parse("train: {eval_every_steps: 40}"), STATUS_OK);
-    assert_int_equal(config_set(&config, &sources, "train.eval_every=3", CONFIG_FLAG, &err), STATUS_OK);
-    assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK);
-    assert_int_equal(config.train.eval_every, 3);
-    assert_int_equal(config.train.eval_every_steps, 0);
+/* A key of an earlier release is accepted with the value that this release has always; another value is refused with
+ * advice, from every source. */
+TEST(test_removed_keys_are_refused_with_advice)
+{
+    struct config before;
+    config_defaults(&before, &sources);
+    for (int i = 0; i < config_removed_count; i++) {
+        const struct config_removed *r = &config_removed[i];
+        char text[256], name[128];
+        assert_int_equal(config_key_find(r->section, strlen(r->section), r->key, strlen(r->key)), -1);
+        for (int wrong = 0; wrong < 2; wrong++) {
+            const char *value = wrong ? "7" : r->same;
+            enum status want = wrong ? STATUS_INVALID : STATUS_OK;
+            snprintf(text, sizeof text, "run: {seed: 1}\n%s:\n  %s: \"%s\"\n", r->section, r->key, value);
+            assert_int_equal(parse(text), want);
+            if (wrong) assert_message("a.yaml:3: ");
+            if (wrong) assert_message(r->advice);
+            config_defaults(&config, &sources);
+            snprintf(text, sizeof text, "--%s.%s=%s", r->section, r->key, value);
+            assert_int_equal(config_set(&config, &sources, text, CONFIG_FLAG, &err), want);
+            if (wrong) assert_message("command line: ");
+            snprintf(name, sizeof name, "ATOLL_%s_%s", r->section, r->key);
+            for (char *p = name; *p; p++) *p = (char)toupper((unsigned char)*p);
+            setenv(name, value, 1);
+            assert_int_equal(config_env(&config, &sources, &err), want);
+            if (wrong) assert_message(name);
+            unsetenv(name);
+            assert_memory_equal(&config, &before, sizeof config);
+        }
+    }
+    assert_int_equal(parse("coordinator: {readmit_s: 3.6e3}"), STATUS_OK);
+    assert_int_equal(parse("coordinator: {readmit_s: {}}"), STATUS_INVALID);
+    assert_int_equal(parse("launch: {speed: 1}"), STATUS_INVALID);
+    assert_message("unknown key launch.speed");
 }
 
 int main(int argc, char **argv)

@@ -83,18 +83,4 @@ TEST(test_rda_needs_dense_deltas_at_the_coordinator)
     assert_int_equal(RESOLVE("merge.rule=rda", "codec.up=topk:64/4096", "codec.up_allowed=int8:256"), STATUS_OK);
 }
 
-TEST(test_outer_schedule_without_effect_is_refused)
-{
-    assert_int_equal(RESOLVE("outer.schedule=cosine"), STATUS_OK);
-    assert_int_equal(RESOLVE("outer.schedule=transient"), STATUS_OK);
-    assert_int_equal(RESOLVE("outer.schedule=transient", "train.method=async"), STATUS_OK);
-    assert_int_equal(RESOLVE("outer.schedule=cosine", "train.method=local-sgd", "codec.down=relay"), STATUS_OK);
-    assert_int_equal(RESOLVE("outer.schedule=cosine", "train.method=ddp"), STATUS_INVALID);
-    assert_message("outer.schedule: does not go with train.method ddp, whose outer step is the inner optimizer");
-    assert_int_equal(RESOLVE("outer.schedule=transient", "train.method=local-sgd"), STATUS_INVALID);
-    assert_message("outer.schedule: transient has no effect without outer momentum; allowed: constant, cosine");
-    assert_int_equal(RESOLVE("outer.schedule=transient", "outer.momentum=0"), STATUS_INVALID);
-    assert_message("outer.schedule: transient has no effect without outer momentum");
-}
-
 TEST_MAIN(NULL, NULL)

@@ -69,54 +69,32 @@ TEST(test_rate_never_rises_after_warmup)
     }
 }
 
-static struct config outer_config(enum outer_schedule schedule, double momentum)
-{
-    struct config c = {.train = {.max_steps = 79, .sync_every = 10},
-                       .outer = {.learning_rate = 0.7, .momentum = momentum, .schedule = schedule}};
-    return c; /* 8 rounds */
-}
-
-static void check_outer(const struct config *c, uint64_t version, double rate)
-{
-    double got = outer_rate_of_version(c, version);
-    if (fabs(got - rate) > 1e-12) fail_msg("version %d: %.15g, expected %.15g", (int)version, got, rate);
-}
-
-TEST(test_outer_rate_follows_its_formula)
-{
-    struct config c = outer_config(OUTER_CONSTANT, 0.9);
-    assert_true(outer_rate_of_version(&c, 1) == 0.7 && outer_rate_of_version(&c, 1000) == 0.7);
-    c = outer_config(OUTER_COSINE, 0.9);
-    check_outer(&c, 1, 0.7);
-    check_outer(&c, 3, 0.7 * (0.1 + 0.45 * (1 + sqrt(0.5))));
-    check_outer(&c, 5, 0.7 * 0.55);
-    check_outer(&c, 7, 0.7 * (0.1 + 0.45 * (1 - sqrt(0.5))));
-    check_outer(&c, 9, 0.07); /* after the planned rounds */
-    check_outer(&c, 100, 0.07);
-    for (uint64_t v = 1; v < 8; v++) assert_true(outer_rate_of_version(&c, v + 1) < outer_rate_of_version(&c, v));
-    c = outer_config(OUTER_TRANSIENT, 0.5);
-    check_outer(&c, 1, 1.4);
-    check_outer(&c, 2, 0.7 / 0.75);
-    check_outer(&c, 3, 0.8);
-    check_outer(&c, 1000, 0.7);
-}
-
 TEST(test_inner_rate_is_scaled)
 {
-    static const double factors[] = {[SCALING_NONE] = 1, [SCALING_SQRT] = 3, [SCALING_LINEAR] = 9};
-    struct config c = {.inner = {.learning_rate = 0.5,
-                                 .warmup_steps = 10,
-                                 .min_lr_fraction = 0.1,
-                                 .schedule = SCHEDULE_LINEAR,
-                                 .scaling_workers = 9},
-                       .train.max_steps = 110};
-    for (int kind = SCALING_NONE; kind <= SCALING_LINEAR; kind++) {
-        c.inner.scaling = (enum scaling)kind;
+    static const struct {
+        const char *text;
+        double factor;
+    } cases[] = {{"none", 1}, {"sqrt:9", 3}, {"linear:9", 9}};
+    struct config c = {
+        .inner = {.learning_rate = 0.5, .warmup_steps = 10, .min_lr_fraction = 0.1, .schedule = SCHEDULE_LINEAR},
+        .train.max_steps = 110};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(c.inner.scaling, sizeof c.inner.scaling, "%s", cases[i].text);
         struct lr_schedule s = lr_inner_schedule(&c);
-        assert_true(lr_inner_peak(&c) == 0.5 * factors[kind]);
-        check(&s, 9, 0.5 * factors[kind]);
-        check(&s, 110, 0.05 * factors[kind]);
+        assert_true(lr_inner_peak(&c) == 0.5 * cases[i].factor);
+        check(&s, 9, 0.5 * cases[i].factor);
+        check(&s, 110, 0.05 * cases[i].factor);
     }
+}
+
+TEST(test_scaling_is_parsed_or_refused)
+{
+    static const char *const bad[] = {"", "root", "sqrt:", "sqrt:0", "linear:2001", "linear:3x", "none:2", "sqrt:-1"};
+    enum scaling scaling;
+    uint32_t workers;
+    assert_true(scaling_parse("linear", &scaling, &workers) && scaling == SCALING_LINEAR && !workers);
+    assert_true(scaling_parse("sqrt:2000", &scaling, &workers) && scaling == SCALING_SQRT && workers == 2000);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(scaling_parse(bad[i], &scaling, &workers));
 }
 
 TEST_MAIN(NULL, NULL)

@@ -84,7 +84,6 @@ static void world_close(struct world *w)
 
 struct rules {
     enum merge_rule rule;
-    enum merge_weights weights;
     enum merge_clip clip;
     bool parameters;
 };
@@ -99,7 +98,6 @@ static void merge_all(struct world *w, const struct rules *rules, int threads, u
     config.train.method = METHOD_DILOCO;
     config.train.dynamic_steps = CHOICE_OFF;
     config.merge.rule = rules->rule;
-    config.merge.weights = rules->weights;
     config.merge.clip = rules->clip;
     if (threads > 1) assert_int_equal(pool_create(threads, POOL_FLOATS_EXACT, &pool), STATUS_OK);
     assert_int_equal(merger_init(&m, &config, rules->parameters, pool, merge_part_max(w->codec)), STATUS_OK);
@@ -155,7 +153,7 @@ static double factor_of(const struct world *w, const struct rules *rules, int wo
 static double tokens_of(const struct world *w, const struct rules *rules, int worker)
 {
     double most = rules->clip == MERGE_CLIP_OFF ? 1e9 : 2 * 100; /* twice the median */
-    return rules->weights == MERGE_WEIGHTS_EQUAL ? 1 : fmin((double)w->tokens[worker], most);
+    return fmin((double)w->tokens[worker], most);
 }
 
 /* Computes the rules in double. */
@@ -196,8 +194,8 @@ TEST(test_rules_match_plain_loops)
     for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
         world_open(&w, specs[s]);
         float *first = floats();
-        for (int mask = 0; mask < 24; mask += EACH) {
-            struct rules rules = {mask & 1, mask >> 1 & 1, mask / 8, mask >> 2 & 1};
+        for (int mask = 0; mask < 12; mask += EACH) {
+            struct rules rules = {mask & 1, mask / 4, mask >> 1 & 1};
             if (rules.parameters && !codec_lossless(w.codec)) continue;
             merge_all(&w, &rules, 1, R, R);
             memcpy(first, w.acc, N * sizeof *first);
@@ -217,8 +215,8 @@ TEST(test_rules_match_plain_loops)
 TEST(test_mean_adds_in_order)
 {
     static struct world w;
-    const struct rules mean = {MERGE_MEAN, MERGE_WEIGHTS_TOKENS, MERGE_CLIP_OFF, false};
-    const struct rules senders = {MERGE_CONTRIBUTORS, MERGE_WEIGHTS_TOKENS, MERGE_CLIP_OFF, false};
+    const struct rules mean = {MERGE_MEAN, MERGE_CLIP_OFF, false};
+    const struct rules senders = {MERGE_CONTRIBUTORS, MERGE_CLIP_OFF, false};
     world_open(&w, "int8:128");
     for (int k = 0; k < N; k++) {
         w.expect[k] = -0.0f;
@@ -246,8 +244,7 @@ static double value(const struct world *w, bool parameters, int i, uint64_t k)
 static void check_rda(const struct world *w, const struct rules *rules)
 {
     double share[R], length, norm;
-    for (int i = 0; i < R; i++)
-        share[i] = rules->weights == MERGE_WEIGHTS_EQUAL ? 1.0 / R : (double)w->tokens[i] / 1000;
+    for (int i = 0; i < R; i++) share[i] = (double)w->tokens[i] / 1000;
     for (int t = 0; t < TENSORS; t++) {
         double own[R] = {0};
         uint64_t from = w->layout.tensors[t].offset, to = from + w->layout.tensors[t].count;
@@ -277,8 +274,8 @@ TEST(test_rda_matches_plain_loops)
     const char *const specs[] = {"fp32", "int8:128"};
     for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
         world_open(&w, specs[s]);
-        for (int mask = 0; mask < 4; mask++) {
-            struct rules rules = {MERGE_RDA, mask & 1, MERGE_CLIP_OFF, mask >> 1};
+        for (int mask = 0; mask < 2; mask++) {
+            struct rules rules = {MERGE_RDA, MERGE_CLIP_OFF, mask};
             if (rules.parameters && !codec_lossless(w.codec)) continue;
             merge_all(&w, &rules, 1, R, R);
             memcpy(w.expect, w.acc, N * sizeof *w.acc);
@@ -292,12 +289,18 @@ TEST(test_rda_matches_plain_loops)
     }
 }
 
+static void weigh_equally(struct world *w)
+{
+    for (int i = 0; i < R; i++) w->tokens[i] = w->deltas[i].tokens = 100;
+}
+
 /* Opposite deltas have no mean direction, and zeros have none: the plain mean. */
 TEST(test_rda_without_direction_is_the_mean)
 {
     static struct world w;
-    const struct rules rda = {MERGE_RDA, MERGE_WEIGHTS_EQUAL, MERGE_CLIP_OFF, false};
+    const struct rules rda = {MERGE_RDA, MERGE_CLIP_OFF, false};
     world_open(&w, "fp32");
+    weigh_equally(&w);
     float *first = (float *)(uintptr_t)w.deltas[0].payload, *second = (float *)(uintptr_t)w.deltas[1].payload;
     for (uint64_t k = 0; k < N; k++) second[k] = -3 * first[k];
     memset(first, 0, shapes[0] * sizeof *first);
@@ -316,13 +319,13 @@ TEST(test_single_delta_is_merged_exactly)
     const char *const specs[] = {"fp32", "topk:64/4096+sign"};
     for (int s = 0; s < 2; s++) {
         world_open(&w, specs[s]);
-        for (int mask = 0; mask < 8; mask++) {
-            struct rules rules = {mask & 1, mask >> 1 & 1, mask >> 2 & 1, false};
+        for (int mask = 0; mask < 4; mask++) {
+            struct rules rules = {mask & 1, mask >> 1 & 1, false};
             merge_all(&w, &rules, 2, 1, 1);
             assert_memory_equal(w.acc, w.x[0], N * sizeof *w.acc); /* -0 included */
             assert_true(signbit(w.acc[3]));
         }
-        struct rules rda = {MERGE_RDA, MERGE_WEIGHTS_TOKENS, MERGE_CLIP_OFF, false};
+        struct rules rda = {MERGE_RDA, MERGE_CLIP_OFF, false};
         if (!codec_sparse(w.codec)) merge_all(&w, &rda, 2, 1, 1);
         assert_memory_equal(w.acc, w.x[0], N * sizeof *w.acc);
         world_close(&w);
@@ -335,9 +338,10 @@ TEST(test_single_delta_is_merged_exactly)
 TEST(test_contributors_keep_value_of_single_sender)
 {
     static struct world w;
-    const struct rules rules = {MERGE_CONTRIBUTORS, MERGE_WEIGHTS_EQUAL, MERGE_CLIP_OFF, false};
+    const struct rules rules = {MERGE_CONTRIBUTORS, MERGE_CLIP_OFF, false};
     int alone = 0;
     world_open(&w, "topk:64/4096+sign");
+    weigh_equally(&w);
     merge_all(&w, &rules, 1, R, R);
     for (int k = 0; k < N; k++) {
         int n = 0, who = 0;
@@ -371,8 +375,9 @@ TEST(test_bad_payload_is_refused)
 TEST(test_median_of_zero_does_not_clip)
 {
     static struct world w;
-    const struct rules clip = {MERGE_MEAN, MERGE_WEIGHTS_EQUAL, MERGE_CLIP_MEDIAN, false};
+    const struct rules clip = {MERGE_MEAN, MERGE_CLIP_MEDIAN, false};
     world_open(&w, "fp32");
+    weigh_equally(&w);
     for (int i = 0; i < 3; i++) {
         memset((uint8_t *)(uintptr_t)w.deltas[i].payload, 0, shapes[0] * 4);
         memset(w.x[i], 0, shapes[0] * 4);
@@ -388,9 +393,10 @@ TEST(test_median_of_zero_does_not_clip)
 TEST(test_blown_up_tensor_is_clipped)
 {
     static struct world w;
-    const struct rules rules = {MERGE_MEAN, MERGE_WEIGHTS_EQUAL, MERGE_CLIP_AUTO, false};
+    const struct rules rules = {MERGE_MEAN, MERGE_CLIP_AUTO, false};
     for (int sent_by_others = 0; sent_by_others < 2; sent_by_others++) {
         world_open(&w, "fp32");
+        weigh_equally(&w);
         uint64_t from = w.layout.tensors[1].offset, to = from + shapes[1];
         for (int i = 0; i < R; i++)
             for (uint64_t k = 0; k < N; k++) { /* deltas of one length, about 550 */
@@ -417,8 +423,8 @@ TEST(test_blown_up_tensor_is_clipped)
 TEST(test_two_deltas_are_not_clipped)
 {
     static struct world w;
-    const struct rules off = {MERGE_MEAN, MERGE_WEIGHTS_TOKENS, MERGE_CLIP_OFF, false};
-    const struct rules rules = {MERGE_MEAN, MERGE_WEIGHTS_TOKENS, MERGE_CLIP_AUTO, false};
+    const struct rules off = {MERGE_MEAN, MERGE_CLIP_OFF, false};
+    const struct rules rules = {MERGE_MEAN, MERGE_CLIP_AUTO, false};
     world_open(&w, "int8:128");
     merge_all(&w, &off, 1, 2, 2);
     memcpy(w.expect, w.acc, N * sizeof *w.acc);
@@ -437,8 +443,9 @@ TEST(test_excess_divides_values)
     static struct world w;
     const char *const specs[] = {"fp32", "topk:64/4096+sign"};
     for (int s = 0; s < 2; s++) {
-        const struct rules rules = {s ? MERGE_CONTRIBUTORS : MERGE_MEAN, MERGE_WEIGHTS_EQUAL, MERGE_CLIP_AUTO, false};
+        const struct rules rules = {s ? MERGE_CONTRIBUTORS : MERGE_MEAN, MERGE_CLIP_AUTO, false};
         world_open(&w, specs[s]);
+        weigh_equally(&w);
         for (uint32_t n = 1; n <= 2; n++) {
             w.deltas[0].excess = 0;
             merge_all(&w, &rules, 1, n, n);

@@ -79,12 +79,12 @@ TEST(test_sums_precede_the_step)
 
 /* Two workers with deltas a, b = (3, 0), (0, 4) and 10 tokens each. D = (1.5, 2): |D|^2 = 6.25, mean |D_i|^2 = 12.5.
  * G = (20 * 6.25 - 10 * 12.5) / 10 = 0: no noise scale. */
-static struct outer_sums orthogonal(const struct config *c)
+static struct outer_sums orthogonal(void)
 {
     struct outer_sums sums = {.vv = 4, .vd = 3, .dd = 6.25, .lr = 0.7, .nesterov = true};
     outer_sums_add(&sums, 3, 10);
     outer_sums_add(&sums, 4, 10);
-    outer_sums_end(&sums, c);
+    outer_sums_end(&sums);
     return sums;
 }
 
@@ -94,7 +94,7 @@ TEST(test_values_follow_their_formulas)
     struct config c;
     struct outer_report r = {0};
     resolve(&c, settings);
-    struct outer_sums sums = orthogonal(&c);
+    struct outer_sums sums = orthogonal();
     outer_report_add(&r, &c, &sums);
     struct outer_signs s = outer_report_end(&r, &c);
     assert_near(s.rho, 3 / sqrt(4 * 6.25));
@@ -103,7 +103,7 @@ TEST(test_values_follow_their_formulas)
     assert_near(s.agreement, 0.5);
     assert_true(isnan(s.noise_tokens));
     /* Equal tokens: S = 20 (12.5 - 9) = 70, G = 2 * 9 - 12.5 = 5.5; the round before had S = 125, G = 0. */
-    sums = orthogonal(&c);
+    sums = orthogonal();
     sums.dd = 9;
     sums.vv = 0;
     outer_report_add(&r, &c, &sums);
@@ -114,7 +114,7 @@ TEST(test_values_follow_their_formulas)
     struct outer_sums other = {.dd = 10};
     outer_sums_add(&other, 3, 10);
     outer_sums_add(&other, 4, 40);
-    outer_sums_end(&other, &c);
+    outer_sums_end(&other);
     assert_near(other.small, 16);
     assert_near(other.big, 50);
     r = (struct outer_report){0};
@@ -129,14 +129,14 @@ TEST(test_values_without_meaning_are_unknown)
     struct config c;
     struct outer_report r = {0};
     resolve(&c, rda);
-    struct outer_sums sums = orthogonal(&c);
+    struct outer_sums sums = orthogonal();
     outer_report_add(&r, &c, &sums);
     struct outer_signs s = outer_report_end(&r, &c);
     assert_true(isnan(s.agreement) && isnan(s.noise_tokens) && s.gain > 1);
     resolve(&c, sgd);
     sums = (struct outer_sums){.dd = 9};
     outer_sums_add(&sums, 3, 10); /* a single delta */
-    outer_sums_end(&sums, &c);
+    outer_sums_end(&sums);
     outer_report_add(&r, &c, &sums);
     s = outer_report_end(&r, &c);
     assert_true(isnan(s.rho) && isnan(s.gain) && isnan(s.agreement) && isnan(s.noise_tokens));

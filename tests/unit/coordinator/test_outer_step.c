@@ -136,17 +136,17 @@ static void compare_mean(const char *const *settings, const char *const *as_mean
 
 TEST(test_mean_tensors_take_the_plain_mean)
 {
-    static const char *const
-        diloco[] = {"codec.up=fp32", "codec.down=fp32", NULL},
-        *const sgd[] = {"train.method=local-sgd", "codec.up=fp32", "codec.down=fp32", NULL},
-        *const lossy[] = {"outer.learning_rate=0.3", NULL}, *const cosine[] = {"outer.schedule=cosine", NULL},
-        *const sparse[] = {"outer.optimizer=sgd", "codec.up=topk:64/4096", "codec.down=union", NULL},
-        *const async[] = {"train.method=async", NULL},
-        *const async_sgd[] = {"train.method=async", "outer.optimizer=sgd", "codec.up=fp32", "codec.down=fp32", NULL};
+    static const char *const diloco[] = {"codec.up=fp32", "codec.down=fp32", NULL},
+                             *const sgd[] = {"train.method=local-sgd", "codec.up=fp32", "codec.down=fp32", NULL},
+                             *const lossy[] = {"outer.learning_rate=0.3", NULL},
+                             *const sparse[] = {"outer.optimizer=sgd", "codec.up=topk:64/4096", "codec.down=union",
+                                                NULL},
+                             *const async[] = {"train.method=async", NULL},
+                             *const async_sgd[] = {"train.method=async", "outer.optimizer=sgd", "codec.up=fp32",
+                                                   "codec.down=fp32", NULL};
     compare_mean(diloco, sgd);
     compare_mean(lossy, sgd); /* in fp32 */
     compare_mean(sparse, sgd);
-    compare_mean(cosine, sgd);
     compare_mean(async, async_sgd);
     static struct world w; /* exactly the mean: the merged parameters themselves */
     size_t size = 0;
@@ -158,38 +158,6 @@ TEST(test_mean_tensors_take_the_plain_mean)
     assert_int_equal(take(&w, 1, &size), STATUS_OK);
     assert_memory_equal(w.outer.theta, mean, w.n * sizeof *mean);
     mem_free(mean);
-    world_close(&w);
-}
-
-static void check_rate(struct world *w, const struct outer_step *step, double rate)
-{
-    double got = outer_state_lr(&w->outer, step);
-    if (fabs(got - rate) > 1e-12) fail_msg("version %d: %.15g, expected %.15g", (int)step->version, got, rate);
-}
-
-/* Without a barrier the schedules follow the position of the assignments and the momentum steps. */
-TEST(test_async_rate_follows_the_schedule)
-{
-    static const char *const cosine[] = {"train.method=async", "outer.schedule=cosine", "outer.learning_rate=0.4",
-                                         "train.max_steps=100", NULL},
-                             *const transient[] = {"train.method=async",      "outer.schedule=transient",
-                                                   "outer.learning_rate=0.4", "outer.momentum=0.5",
-                                                   "outer.buffer=3",          NULL};
-    static struct world w;
-    world_open(&w, cosine, 1);
-    check_rate(&w, &(struct outer_step){.version = 9}, 0.4);
-    check_rate(&w, &(struct outer_step){.version = 1, .position = 50}, 0.4 * 0.55);
-    check_rate(&w, &(struct outer_step){.version = 1, .position = 120}, 0.04);
-    world_close(&w);
-    world_open(&w, transient, 1);
-    static const double rates[] = {0.8, 0.8, 0.8, 0.4 / 0.75, 0.4 / 0.75, 0.4 / 0.75, 0.4 / 0.875};
-    for (uint64_t version = 1; version <= 7; version++) {
-        size_t size;
-        memset(w.outer.acc, 0, w.n * sizeof *w.outer.acc);
-        check_rate(&w, &(struct outer_step){.version = version, .deltas = 1}, rates[version - 1]);
-        assert_int_equal(take(&w, version, &size), STATUS_OK);
-        assert_true(fabs(w.outer.lr - rates[version - 1]) < 1e-12);
-    }
     world_close(&w);
 }
 
@@ -261,7 +229,7 @@ TEST(test_bits_are_independent_of_threads)
         {"train.method=local-sgd", "codec.up=fp32", "codec.down=fp32"},
         {"train.method=diloco", "codec.down=int8:256"},
         {"train.method=diloco", "codec.down=bf16+lz4"},
-        {"train.method=async", "codec.down=int8:64", "outer.buffer=2"},
+        {"train.method=async", "codec.down=int8:64"},
         {"train.method=async", "codec.down=fp32", "outer.optimizer=sgd"},
         {"train.method=ddp"},
         {"train.method=ddp", "inner.optimizer=sgd", "codec.down=int8:256"},

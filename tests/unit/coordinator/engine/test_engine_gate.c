@@ -168,6 +168,7 @@ static void wait_alive(int workers, uint64_t seconds)
 {
     for (uint64_t i = 0; i < seconds; i++) {
         rig_wait(&rig, 1000000);
+        if (i % 100 == 99) rig_forget(&rig); /* the outbox does not hold the answers of an hour */
         for (int w = 0; w < workers; w++) rig_beat(&rig, w, WORKER_READY);
     }
 }
@@ -188,12 +189,12 @@ static int back_with(float level)
 
 TEST(test_time_lets_member_back)
 {
-    start("train.method=diloco", 3, "coordinator.readmit_s=40");
+    start("train.method=diloco", 3, NULL);
     lie_until_aside();
-    wait_alive(3, 41);
+    wait_alive(3, 3601);
     assert_int_equal(back_with(TOO_LARGE), REJECT_NONFINITE); /* on probation: one is enough */
     assert_int_equal(play_round(3, 2, 1), NOTHING);
-    wait_alive(3, 41);
+    wait_alive(3, 3601);
     assert_int_equal(back_with(1), 0);
     for (int r = 0; r < 2; r++) assert_int_equal(play_round(3, 2, TOO_LARGE), REJECT_NONFINITE);
     assert_int_equal(play_round(3, 2, 1), 0); /* a merged delta ended the row */
@@ -211,7 +212,7 @@ static enum status readmit(int worker, uint64_t ago_us)
 
 TEST(test_operator_lets_member_back)
 {
-    start("train.method=diloco", 3, "coordinator.readmit_s=0");
+    start("train.method=diloco", 3, NULL);
     lie_until_aside();
     wait_alive(3, 10);
     assert_int_equal(play_round(3, 2, 1), NOTHING);

@@ -78,14 +78,14 @@ static unsigned evaluated_rounds(const char *const *settings, int n_rounds)
     return rounds;
 }
 
-/* train.eval_every_steps: after the first round that reaches a multiple, with any number of steps per round. */
+/* train.eval_every in steps: after the first round that reaches a multiple, with any number of steps per round. */
 TEST(test_evaluations_follow_steps)
 {
-    static const char *const local[] = {"train.max_steps=12", "train.eval_every_steps=3", NULL},
-                             *const ddp[] = {"train.method=ddp", "train.max_steps=7", "train.eval_every_steps=3", NULL},
-                             *const async[] = {"train.method=async", "train.max_steps=12", "train.eval_every_steps=5",
+    static const char *const local[] = {"train.max_steps=12", "train.eval_every=3 steps", NULL},
+                             *const ddp[] = {"train.method=ddp", "train.max_steps=7", "train.eval_every=3 steps", NULL},
+                             *const async[] = {"train.method=async", "train.max_steps=12", "train.eval_every=5 steps",
                                                NULL},
-                             *const once[] = {"train.max_steps=6", "train.eval_every_steps=90", NULL};
+                             *const once[] = {"train.max_steps=6", "train.eval_every=90 steps", NULL};
     /* Rounds of two steps reach 3, 6, 9 and 12 after 4, 6, 10 and 12 steps. */
     assert_int_equal(evaluated_rounds(local, 6), 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6);
     assert_int_equal(evaluated_rounds(ddp, 7), 1 << 3 | 1 << 6 | 1 << 7); /* 7: the end of the run */

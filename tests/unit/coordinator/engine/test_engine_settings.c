@@ -1,5 +1,8 @@
 /* Settings of a run that continues: what may change, what may not, and that a change survives every restart. */
 
+#include "common/base/mem.h"
+#include "common/config/config_keys.h"
+#include "coordinator/ledger/ledger.h"
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/rigs/engine_view.h"
 #include "tests/lib/store/store_mem.h"
@@ -129,7 +132,7 @@ TEST(test_other_keys_follow_each_start)
     struct msg m;
     begin(settings);
     rig.config.checkpoint.every = 7;
-    rig.config.train.eval_every = 3;
+    snprintf(rig.config.train.eval_every, sizeof rig.config.train.eval_every, "3");
     snprintf(rig.config.run.name, sizeof rig.config.run.name, "other");
     restart(NULL, false, 0);
     assert_int_equal(engine_config(rig.engine)->checkpoint.every, 7);
@@ -262,6 +265,34 @@ TEST(test_async_takes_fewer_workers_at_a_restart)
     restart(NULL, false, 0);
     assert_true(rig_theta_hash(&rig) == theta);
     rig_close(&rig);
+}
+
+/* The journal of the release before: its settings hold keys that are gone, with the values that every run has now. */
+TEST(test_settings_with_removed_keys_are_read)
+{
+    static char text[CONFIG_TEXT_MAX];
+    for (int i = 0; i <= config_removed_count; i++) {
+        const struct config_removed *other = i < config_removed_count ? &config_removed[i] : NULL;
+        struct config config;
+        struct config_sources sources;
+        struct err err = {0};
+        config_defaults(&config, &sources);
+        size_t n = (size_t)snprintf(text, sizeof text, "train:\n  sync_every: 7\n");
+        const char *section = "train";
+        for (int k = 0; k < config_removed_count; k++) {
+            const struct config_removed *r = &config_removed[k];
+            if (strcmp(section, r->section) != 0) n += (size_t)snprintf(text + n, sizeof text - n, "%s:\n", r->section);
+            section = r->section;
+            n += (size_t)snprintf(text + n, sizeof text - n, "  %s: \"%s\"\n", r->key, r == other ? "9" : r->same);
+        }
+        struct ledger ledger = {.config = &config};
+        struct record_run run = {.config_text = text, .config_size = n};
+        assert_int_equal(ledger_set_run(&ledger, &run, &err), other ? STATUS_UNSUPPORTED : STATUS_OK);
+        assert_int_equal(config.train.sync_every, other ? 30 : 7);
+        if (other) assert_non_null(strstr(err.msg, other->advice));
+        if (other) assert_non_null(strstr(err.msg, "continue with the release that began it"));
+        mem_free(ledger.config_text);
+    }
 }
 
 TEST_MAIN(NULL, NULL)

@@ -1,4 +1,4 @@
-"""The runs of `./run bench rules`: rules.py FOLDER JSON [--seeds 1,2,3] [--steps 480] [--only RULE]
+"""The runs of `./run bench rules`: rules.py FOLDER JSON [--seeds 1,2,3] [--steps 384] [--only RULE]
 
 FOLDER/data holds the token shards. A row compares two arms with the same seeds and tokens. All arms have
 four workers, configs/austen-1m.yaml with a smaller model, and the settings below; an arm of several rows runs once.
@@ -12,16 +12,18 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import time
 from pathlib import Path
 
-import machine
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.append(str(ROOT / "tests" / "bench"))
+import machine  # noqa: E402
 
-ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("ATOLL_BIN", ROOT / "build" / "bin"))
 WORKERS = 4
-COMMON = ["model.n_layer=1", "model.n_head=2", "model.n_embd=48", "model.block_size=64", "train.eval_every=0",
-          "inner.learning_rate=6e-3", "inner.warmup_steps=48", "checkpoint.every=0", "checkpoint.worker_every=0", "log.level=warn",
+COMMON = ["model.n_layer=2", "model.n_head=2", "model.n_embd=48", "model.block_size=64", "train.eval_every=0",
+          "inner.warmup_steps=48", "checkpoint.every=0", "checkpoint.worker_every=0", "log.level=warn",
           "coordinator.listen=tcp://127.0.0.1:*", f"coordinator.min_workers={WORKERS}"]
 SPARSE = "topk:64/4096+sign"
 ASYNC = ["train.method=async"]
@@ -42,8 +44,8 @@ ROWS = [
     ("merge.clip: auto", "instead of off; all workers are honest", "no clip", "base"),
     ("merge.clip: median", "instead of off; all workers are honest", "no clip", "median"),
     ("merge.rule: rda", "instead of mean", "base", "rda"),
-    ("inner.scaling: sqrt", "rate 1.2e-2 instead of 6e-3", "base", "scaling"),
-    ("train.start_step", "48 of 480 steps have a round each", "base", "start"),
+    ("inner.scaling: sqrt", "rate 6e-3 instead of 3e-3", "base", "scaling"),
+    ("train.start_step", "the first 48 steps have a round each", "base", "start"),
     ("codec.up_allowed", f"one of four workers sends {SPARSE}", "base", "mixed codecs"),
     ("outer.grace: auto", "async, instead of 0", "no grace", "grace"),
 ]
@@ -121,7 +123,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("json", type=Path)
     parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--steps", type=int, default=480)
+    parser.add_argument("--steps", type=int, default=384)
     parser.add_argument("--only", default="", help="rows whose rule begins so")
     options = parser.parse_args()
     rows = [row for row in ROWS if row[0].startswith(options.only)]
