@@ -81,7 +81,7 @@ static int set_up(void **state)
     setenv("ATOLL_NCCL_LIBRARY", beside_program("libnccl_stub.so"), 1);
     setenv("ATOLL_CUDA_PLUGIN", beside_program("atoll_cuda_stubbed.so"), 0);
     setenv("ATOLL_ALGO_CACHE", "/dev/null", 1);
-    setenv("ATOLL_ATTENTION", "own", 1);
+    setenv("ATOLL_ATTENTION", "plain", 1);
     setenv("ATOLL_STUB_GPUS", "2", 1);
     if (!find(NULL, "cudart_faults", &stubbed.cudart) || !find(NULL, "cublaslt_faults", &stubbed.cublaslt) ||
         !find(NULL, "cudart_stub_heal", &stubbed.heal) || !find(NULL, "mem_live_bytes", &stubbed.live))
@@ -389,7 +389,7 @@ static void test_versions(void **state)
         if (!right) fail_msg("%s: %s", cases[i].version, end.why.msg);
     }
     unsetenv("ATOLL_STUB_CUDNN_VERSION");
-    setenv("ATOLL_ATTENTION", "own", 1);
+    setenv("ATOLL_ATTENTION", "plain", 1);
 }
 
 static void test_collectives(void **state)
