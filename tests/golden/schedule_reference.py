@@ -7,10 +7,6 @@ effect: theta_f is the new value, and x_f becomes
     mix       alpha x_f + (1 - alpha) theta_f                          arXiv 2501.18512, streaming DiLoCo
 The last round sends everything after its last step and applies it at once.
 
-The outer rate follows a schedule. n is the number of earlier outer steps of the fragment, R the number of all:
-    cosine     rate (0.1 + 0.9 (1 + cos(pi n / R)) / 2)
-    transient  rate / (1 - momentum^(n + 1))
-
 merge rda (2604.21428), tensor by tensor: the mean norm of the deltas times the direction of the mean of their unit vectors;
 the plain mean if that has no direction.
 start_step: before this step a round has one step. Its result is the plain mean of the workers' parameters, which all of them
@@ -31,13 +27,6 @@ def offset_of(f: int, n: int, period: int, tau: int, stagger: bool) -> int:
     """Steps of a round before fragment f of n is sent."""
     span = period - tau
     return math.ceil((f + 1) * span / n) if stagger else span
-
-
-def outer_rate(schedule: str, rate: float, momentum: float, n: int, rounds: int) -> float:
-    """The rate of the outer step after n steps."""
-    if schedule == "cosine":
-        return rate * (0.1 + 0.9 * (1 + math.cos(math.pi * n / rounds)) / 2)
-    return rate / (1 - momentum ** (n + 1)) if schedule == "transient" else rate
 
 
 def merged(rule: str, deltas: list[np.ndarray]) -> np.ndarray:
@@ -98,7 +87,7 @@ class Report:
 
 def train(start: Parameters, fragments: list[list[str]], step: Callable[[int, int, Parameters], Parameters], *,
           workers: int, steps: int, period: int, tau: int, rule: str, stagger: bool, rate: float,
-          momentum: float, schedule: str = "constant", merge: str = "mean", start_step: int = 0,
+          momentum: float, merge: str = "mean", start_step: int = 0,
           report: Report | None = None) -> Parameters:
     """Returns the shared parameters after `steps` inner steps of each worker.
 
@@ -137,11 +126,10 @@ def train(start: Parameters, fragments: list[list[str]], step: Callable[[int, in
                     continue
                 deltas = [theta[name] - v for v in values]
                 delta = merged(merge, deltas)
-                lr = outer_rate(schedule, rate, momentum, r - start_step, len(begins) - start_step)
                 if report:
-                    report.add(r, lr, velocity[name], delta, deltas)
+                    report.add(r, rate, velocity[name], delta, deltas)
                 velocity[name] = momentum * velocity[name] + delta
-                theta[name] = theta[name] - lr * (delta + momentum * velocity[name])
+                theta[name] = theta[name] - rate * (delta + momentum * velocity[name])
                 for w, value in zip(x, values):
                     if rule.startswith("mix:"):
                         alpha = float(rule[4:])

@@ -31,21 +31,13 @@ CASES: dict[str, tuple] = {
     "staggered fragments": (2, "mix:0.5", True, {}, [2, 2, 2, 2, 2, 2, 2, 2, 2, 6]),
     "staggered fragments correct": (1, "correct", True, {}, None),
     "staggered fragments without overlap": (0, "replace", True, {}, None),
-    "cosine rate": (0, "replace", False, {"schedule": "cosine"}, None),
-    "cosine rate with a short last round": (0, "replace", False, {"n": 21, "schedule": "cosine"}, [6, 6, 6, 3]),
-    "cosine rate of relayed updates": (
-        0, "replace", False, {"momentum": 0, "schedule": "cosine", "down": "relay"}, None),
-    "cosine rate of staggered fragments": (2, "mix:0.5", True, {"schedule": "cosine"}, None),
-    "transient rate": (0, "replace", False, {"schedule": "transient"}, None),
-    "transient rate with overlap": (2, "correct", False, {"schedule": "transient"}, None),
+    "a short last round": (0, "replace", False, {"n": 21}, [6, 6, 6, 3]),
+    "relayed updates": (0, "replace", False, {"momentum": 0, "down": "relay"}, None),
     "rda": (0, "replace", False, {"merge": "rda"}, None),
     "rda of staggered fragments": (2, "mix:0.5", True, {"merge": "rda"}, None),
     "rounds of one step first": (0, "replace", False, {"start_step": 5}, [1, 1, 1, 1, 1, 6, 6, 6, 1]),
     "rounds of one step before overlap": (2, "correct", False, {"start_step": 4}, [1, 1, 1, 1, 4, 2, 4, 2, 4, 2, 2]),
     "rounds of one step are not mixed": (2, "mix:0.5", True, {"start_step": 6}, None),
-    "cosine rate begins after rounds of one step": (0, "replace", False, {"start_step": 5, "schedule": "cosine"}, None),
-    "transient rate begins after rounds of one step": (
-        0, "replace", False, {"start_step": 5, "schedule": "transient"}, None),
 }
 
 
@@ -80,10 +72,9 @@ class Schedule(RunTest):
         return steps, last, lengths
 
     def compare(self, tau: int, rule: str, stagger: bool, *, n: int = STEPS, momentum: float = 0.6, start_step: int = 0,
-                schedule: str = "constant", down: str = "fp32", merge: str = "mean") -> list[int]:
+                down: str = "fp32", merge: str = "mean") -> list[int]:
         """n steps of each worker against the reference. momentum 0: plain SGD, which relayed updates need."""
-        outer = {"optimizer": "nesterov" if momentum else "sgd", "learning_rate": 0.5, "momentum": momentum,
-                 "schedule": schedule}
+        outer = {"optimizer": "nesterov" if momentum else "sgd", "learning_rate": 0.5, "momentum": momentum}
         steps, last, lengths = self.run_workers(outer, {"down": down}, merge, overlap=tau, apply=rule, max_steps=n,
                                                 stagger="on" if stagger else "off", start_step=start_step)
         data = Squares()
@@ -98,8 +89,8 @@ class Schedule(RunTest):
         tokens = [4] * start_step + [4 * min(PERIOD, n - at) for at in range(start_step, n, PERIOD)]
         report = schedule_reference.Report(momentum, tokens)
         want = schedule_reference.train(parameters(), [["w"], ["b"]], step, workers=2, steps=n, period=PERIOD, tau=tau,
-                                        rule=rule, stagger=stagger, rate=0.5, momentum=momentum, schedule=schedule,
-                                        merge=merge, start_step=start_step, report=report)
+                                        rule=rule, stagger=stagger, rate=0.5, momentum=momentum, merge=merge,
+                                        start_step=start_step, report=report)
         for p in last:
             for key in p:
                 np.testing.assert_allclose(p[key], want[key], atol=1e-6, rtol=0)
