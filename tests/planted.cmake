@@ -52,7 +52,7 @@ function(atoll_planted_test suite)
     add_test(NAME test_${suite}_planted
              COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/planted.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${suite} ${bugs}
              WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    set_tests_properties(test_${suite}_planted PROPERTIES LABELS "planted;long" TIMEOUT 240)
+    set_tests_properties(test_${suite}_planted PROPERTIES LABELS "planted;long" TIMEOUT 600)
     list(TRANSFORM bugs REPLACE "^([^:]*):.*" "planted_${suite}_\\1")
     set_property(DIRECTORY PROPERTY needs_test_${suite}_planted ${bugs})
 endfunction()

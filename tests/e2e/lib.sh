@@ -150,3 +150,12 @@ YAML
     # shellcheck disable=SC2034 # read by the test
     overrides=("${@/#/--}")
 }
+
+# rounds_done [FOLDER]: prints the last round in metrics.jsonl of the run, or 0.
+rounds_done() {
+    local last
+    last=$(grep '"event": *"round"' "${1:-run}/metrics.jsonl" 2>/dev/null | tail -n 1) || true
+    if [[ $last =~ \"round\":\ *([0-9]+) ]]; then echo "${BASH_REMATCH[1]}"; else echo 0; fi
+}
+
+rounds_reach() { (($(rounds_done "${2:-run}") >= $1)); } # ROUND [FOLDER]
