@@ -52,6 +52,8 @@ def main() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     import atoll
+    from atoll.train.feed import Feed
+    from atoll.train.script import Script
 
     torch.set_num_threads(int(threads))
     torch.manual_seed(1)
@@ -62,8 +64,9 @@ def main() -> None:
         return
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
     clock = Clock()
-    for name in ("_ready_for_batch", "_on_batch", "_before_forward", "_after_forward", "_on_optimizer_step"):
-        clock.watch(atoll.Worker, name)
+    clock.watch(Feed, "batch")
+    for name in ("_before_forward", "_after_forward", "_before_step", "_after_step"):
+        clock.watch(Script, name)
     with atoll.Worker(model, optimizer, join=run[0]) if run else nullcontext() as worker:
         own = (dataset[i % 256 : i % 256 + 1] for i in range(10**6))
         batches = iter(atoll.batches(dataset, worker, batch_size=1)) if run else own
@@ -98,12 +101,13 @@ def sync(model, dataset, run: str) -> None:
                     p.view(-1)[: len(noise)] += noise[: p.numel()]
             started = time.perf_counter()
             worker.step(loss=5.0, tokens=BLOCK)
+            worker.begin()  # the exchange
             seconds = time.perf_counter() - started
             info = worker.info()
             # The copies between the model and the run's parameters, measured alone.
             copies = time.perf_counter()
-            worker._model.read()
-            worker._model.write()
+            worker.model.read()
+            worker.model.write()
             copies = time.perf_counter() - copies
             answer(seconds=seconds, compress_s=info.compress_s, apply_s=info.apply_s, copy_s=copies)
 
