@@ -253,8 +253,9 @@ static bool add_entry(json_t *root, const struct safetensors_tensor *t, uint64_t
     bool ok = true;
     for (uint32_t d = 0; d < t->ndim; d++)
         ok = ok && !json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
+    json_int_t begin = (json_int_t)at, end = begin + (json_int_t)safetensors_tensor_bytes(t);
     json_t *entry = json_pack("{s:s, s:o, s:[I,I]}", "dtype", t->dtype ? t->dtype : "F32", "shape", shape,
-                              "data_offsets", (json_int_t)at, (json_int_t)(at + safetensors_tensor_bytes(t)));
+                              "data_offsets", begin, end);
     return ok && !json_object_set_new(root, t->name, entry);
 }
 
@@ -273,7 +274,7 @@ static char *header_text(const struct safetensors_tensor *tensors, uint32_t n)
         at += safetensors_tensor_bytes(&tensors[i]);
     }
     char range[48];
-    snprintf(range, sizeof range, "%llu %llu", (unsigned long long)begin, (unsigned long long)(begin + theta));
+    snprintf(range, sizeof range, "%llu %llu", (unsigned long long)begin, (unsigned long long)begin + theta);
     if (ok && frozen && frozen < n)
         ok = !json_object_set_new(json_object_get(root, "__metadata__"), "theta", json_string(range));
     char *text = ok && json_object_size(root) == n + 1u ? json_dumps(root, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;

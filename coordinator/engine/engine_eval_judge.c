@@ -131,7 +131,7 @@ static struct value_text windows_text(const struct eval_share *share, int part)
     struct value_text out;
     uint64_t from = share->start + (uint64_t)part * share->part;
     snprintf(out.text, sizeof out.text, "windows %llu to %llu", (unsigned long long)from + 1,
-             (unsigned long long)(from + windows_of(share, (uint64_t)part)));
+             (unsigned long long)from + windows_of(share, (uint64_t)part));
     return out;
 }
 

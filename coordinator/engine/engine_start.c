@@ -223,7 +223,7 @@ static void report_tail(const struct engine *e, const struct journal_tail *tail)
     if (!tail->aside[0]) return;
     if (lost)
         snprintf(rounds, sizeof rounds, "rounds %llu to %llu", (unsigned long long)done + 1,
-                 (unsigned long long)(done + lost));
+                 (unsigned long long)done + lost);
     log_warn(
         "journal/%08llu.log is damaged at byte %llu of %llu%s: behind it are %llu whole records (%llu updates, %s); "
         "the file is kept as %s, and the run continues after round %llu",
