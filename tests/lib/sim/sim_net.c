@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/lib/sim/event_queue.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "tests/lib/sim/event_queue.h"
 #include "tests/lib/sim/sim_packets.h"
 
 enum { LANES = 2, QUEUE_MESSAGES = 1000, RECONNECT_US = 200 * 1000 };

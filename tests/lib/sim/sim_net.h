@@ -16,8 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "tests/lib/sim/event_queue.h"
 #include "common/base/status.h"
+#include "tests/lib/sim/event_queue.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
 

@@ -4,8 +4,8 @@
 
 #include "common/tensor/frozen.h"
 #include "coordinator/ledger/checkpoint.h"
-#include "wire/initial.h"
 #include "tests/lib/test.h"
+#include "wire/initial.h"
 #include "wire/msg_table.h"
 #include "worker/outer/worker_state.h"
 
