@@ -506,7 +506,8 @@ static enum status model_init(struct model *m, const struct plan_setup *setup, s
     m->step_s = setup->costs->step_s;
     m->batch_s = -INFINITY;
     m->config.coordinator.min_workers = setup->workers;
-    snprintf(m->config.coordinator.quorum, sizeof m->config.coordinator.quorum, "all"); /* nobody is late */
+    /* A plan has no late workers, so no round ends before all deltas have arrived. */
+    snprintf(m->config.coordinator.quorum, sizeof m->config.coordinator.quorum, "all");
     round_init(&m->round, &m->config, m->n_fragments);
     m->grants = mem_alloc(setup->workers, sizeof *m->grants);
     m->workers = mem_alloc(setup->workers, sizeof *m->workers);
