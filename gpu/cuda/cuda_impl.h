@@ -1,6 +1,20 @@
 /* Internals of the CUDA device. Each part is a pair of files in this folder. It fills its operations of gpu/device.h in
- * when the device is opened, and owns one member of struct cuda_device: no other file looks into it. A part calls only
- * parts above it in the table of tests/lint/check_layers.sh. */
+ * when the device is opened, and owns one member of struct cuda_device: no other file looks into it.
+ *
+ * A part calls only parts further down in this list.
+ *
+ *     cuda_device.c        opens and closes a device
+ *     cuda_collective.c    sums and copies between the GPUs of a worker
+ *     cuda_outer.c         deltas and updates
+ *     cuda_lin.c           matrix products
+ *     cuda_muon.c          Muon
+ *     cuda_head.c          logits and loss
+ *     cuda_attn.c          attention
+ *     cuda_rows.c          norms, embedding, elementwise operations
+ *     cuda_vectors.c       sums, optimizers but Muon
+ *     cuda_stage.c         unpinned host memory
+ *     cuda_bf16_weights.c  the parameters that products read
+ *     cuda_plans.c         what an operation needs for one shape */
 #ifndef GPU_CUDA_IMPL_H
 #define GPU_CUDA_IMPL_H
 

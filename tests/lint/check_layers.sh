@@ -4,7 +4,6 @@
 #   - A name that ends in .h allows that header alone: for a factory, or for a pure core that needs one rule of a room.
 #   - The parts of a room may have an order: its header says "A part calls only parts further down in this list", and the
 #     list names each source of the room, or each one whose name begins like all of these (order.awk).
-#   - In a room of the second table a file includes only files before it on its line.
 #   - An include of the project has the form "folder/file.h", and a source includes its own header first (X.h or X_impl.h).
 # shellcheck shell=bash
 set -euo pipefail
@@ -62,29 +61,15 @@ cli/plan:           common/base common/config common/os common/tensor compress w
 cli/launch:         common/base common/config common/os common/tensor wire wire/zmq worker worker/model worker/replica worker/session coordinator coordinator/outer cli
 '
 
-orders='
-gpu/cuda: cuda_impl cuda_plans cuda_bf16_weights cuda_stage cuda_vectors cuda_rows cuda_attn cuda_head cuda_muon cuda_lin cuda_outer cuda_collective cuda_device
-'
-
 bad=0
 {
     printf '%s\n' "$table"
-    echo '== orders'
-    printf '%s\n' "$orders"
     echo '== includes'
     grep -rnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' common compress wire gpu worker coordinator cli --include='*.[ch]' --include='*.cu' || true
 } | awk '
     function complain(text) { print text; bad = 1 }
     function room_of(path) { sub(/\/[^\/]*$/, "", path); return path }
-    /^== orders/ { orders = 1; next }
-    /^== includes/ { includes = 1; orders = 0; next }
-    orders && /:/ {
-        room = $1
-        sub(/:$/, "", room)
-        ordered[room] = 1
-        for (i = 2; i <= NF; i++) place_of[room "/" $i] = i
-        next
-    }
+    /^== includes/ { includes = 1; next }
     !includes && /:/ {
         room = $1
         sub(/:$/, "", room)
@@ -106,14 +91,6 @@ bad=0
         if (!(room in rooms)) complain(place ": " room " has no line in the table of tests/lint/check_layers.sh")
         else if (included !~ /\//) complain(place ": \"" included "\": write the folder too, \"" room "/" included "\"")
         else if (!((room, room_of(included)) in allowed) && !((room, included) in allowed)) complain(place ": " room " must not include " included)
-        else if (room in ordered && room_of(included) == room) {
-            self = file
-            sub(/\.[^.]*$/, "", self)
-            other = included
-            sub(/\.[^.]*$/, "", other)
-            if (!(self in place_of)) complain(place ": " self " has no place in the order of " room " in tests/lint/check_layers.sh")
-            else if (self != other && place_of[other] >= place_of[self]) complain(place ": " self " must not include " included ", which is not before it")
-        }
     }
     END { exit bad }' || bad=1
 
@@ -132,6 +109,9 @@ while read -r header; do
     begin=$(printf '%s\n' "${parts[@]##*/}" | sed 's/\.c$//' |
         awk 'NR == 1 { p = $0 } { while (index($0, p) != 1) p = substr(p, 1, length(p) - 1) } END { print p }')
     ((${#parts[@]} > 1)) || { echo "$header: its list of parts is missing" && bad=1 && continue; }
-    awk -f tests/lint/strip.awk "$folder/$begin"*.c | awk -v list="${parts[*]}" -f tests/lint/order.awk || bad=1
+    {
+        grep -HnE "^#include \"$folder/[^/]*\"" "$folder/$begin"*.[ch] || true
+        awk -f tests/lint/strip.awk "$folder/$begin"*.c
+    } | awk -v list="${parts[*]}" -v header="$header" -f tests/lint/order.awk || bad=1
 done < <(grep -rl 'calls only parts further down' common compress wire gpu worker coordinator cli --include='*.h' | sort)
 exit $bad

@@ -1,5 +1,7 @@
-# Checks the order of the parts of a room. -v list="a.c b.c ...": the parts, from top to bottom. Input: their sources, as
-# strip.awk prints them. A part may call only functions of parts further down, and a part that is not listed is reported.
+# Checks the order of the parts of a room. -v list="a.c b.c ...": the parts, from top to bottom. -v header=X.h: the header
+# with that list, which every part may include. Input: includes of files
+# of this room, then their sources, as strip.awk prints them. A part may include only headers of parts further down, and
+# call only their functions. A part that is not listed is reported.
 BEGIN {
     n = split(list, parts, " ")
     for (i = 1; i <= n; i++) place[parts[i]] = i
@@ -10,6 +12,18 @@ BEGIN {
     code = substr($0, RLENGTH + 1)
     file = at
     sub(/:[0-9]+$/, "", file)
+    if (code ~ /^#include "[^"]/) {
+        split(code, quoted, "\"")
+        self = file
+        other = quoted[2]
+        sub(/\.h$/, ".c", self)
+        sub(/\.h$/, ".c", other)
+        if (quoted[2] != header && self in place && other in place && place[other] < place[self]) {
+            print at ": includes " quoted[2] ", which is further up in the list of parts"
+            bad = 1
+        }
+        next
+    }
     if (!(file in place)) {
         if (!(file in unknown)) print file ": has no line in the list of parts of its header"
         unknown[file] = bad = 1
