@@ -12,7 +12,6 @@
 
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
-#include "common/os/temporary.h"
 #include "common/tensor/hf_files.h"
 #include "common/tensor/safetensors.h"
 

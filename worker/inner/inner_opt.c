@@ -7,7 +7,6 @@
 #include "common/base/rng.h"
 #include "common/base/units.h"
 #include "worker/inner/inner_shard.h"
-#include "worker/inner/inner_step.h"
 
 _Static_assert(SCALAR_COUNT * sizeof(float) % _Alignof(struct step_count) == 0 &&
                    (SCALARS - SCALAR_COUNT) * sizeof(float) >= sizeof(struct step_count),

@@ -9,7 +9,6 @@
 #include "worker/inner/shard_deal.h"
 #include "worker/replica/batch.h"
 #include "worker/replica/replica.h"
-#include "worker/replica/replica_memory.h"
 #include "worker/replica/shard_exchange.h"
 #include "worker/replica/step_io.h"
 
