@@ -90,19 +90,3 @@ struct model_config model_config_of(const struct config *config)
                                  .bytes = !strcmp(config->data.tokenizer, "bytes"),
                                  .groups = block_groups(config)};
 }
-
-struct model_config model_config_of_folder(const struct hf_config *hf)
-{
-    return (struct model_config){.n_layer = hf->n_layer,
-                                 .n_head = hf->n_head,
-                                 .n_embd = hf->n_embd,
-                                 .block_size = hf->block_size,
-                                 .vocab_size = hf->vocab_size,
-                                 .n_kv_head = hf->n_kv_head,
-                                 .ffn = hf->ffn,
-                                 .rope_theta = hf->rope_theta,
-                                 .norm_eps = hf->norm_eps,
-                                 .rope_scaling = hf->rope_scaling,
-                                 .tied = hf->tied,
-                                 .bytes = hf->bytes};
-}
