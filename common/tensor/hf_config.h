@@ -39,6 +39,10 @@ enum status hf_config_parse(struct model_config *config, const char *text, size_
 /* Parse FOLDER/config.json. The same errors, and those of file_read. */
 enum status hf_config_load(struct model_config *config, const char *folder, struct err *err) MUST_CHECK;
 
+/* Write the lines of config.json with bos_token_id and eos_token_id. Known are byte models, GPT-2 and Llama 3, by
+ * vocabulary size; null for others. Returns out. */
+const char *hf_config_ids_text(const struct model_config *config, char out[96]);
+
 /* The functions below write an edited config.json to *out, in memory of mem_alloc; the caller frees it. */
 /* `text` with the ids of the begin, end and padding tokens from the folder's config.json; each is a number, a list,
  * null or missing. *out is NULL when that folder has no config.json or one of the two is not a JSON object. */

@@ -1,6 +1,6 @@
 /* A model family describes its parameters and blocks. worker/model/decoder.h creates and runs instances.
  *
- * To add a family: one file with its layout, its config.json and its kind, and a row in model.c. */
+ * To add a family: one file with its layout, its config.json and its kind, and a row in families.c. */
 #ifndef WORKER_MODEL_H
 #define WORKER_MODEL_H
 
@@ -96,9 +96,6 @@ const struct model_family *model_family_find(const char *name);
 /* Cuts a filled layout into train.fragments fragments of near-equal size. With train.stagger: the embeddings, the
  * groups of blocks (the last with the final norm), and an output layer of its own. INVALID. */
 enum status model_split_fragments(const struct config *config, struct layout *layout, struct err *err) MUST_CHECK;
-/* Writes the lines of config.json with bos_token_id and eos_token_id. Known are byte models, GPT-2 and Llama 3, by
- * vocabulary size; null for others. Returns out. */
-const char *model_ids_json(const struct model_config *config, char out[96]);
 /* The model of a resolved configuration; hf_config_load reads that of a folder. */
 struct model_config model_config_of(const struct config *config);
 

@@ -133,7 +133,7 @@ TEST(test_llama_config_is_read_and_written)
 static const char *ids_of(uint32_t vocab_size, bool bytes, char out[96])
 {
     struct model_config config = {.vocab_size = vocab_size, .bytes = bytes};
-    return model_ids_json(&config, out);
+    return hf_config_ids_text(&config, out);
 }
 
 /* The ids are known for three vocabularies and for bytes; the writer never guesses. */

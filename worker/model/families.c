@@ -1,10 +1,9 @@
+/* The families of models, and the model of a configuration. */
 #include "worker/model/model.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "common/config/config.h"
-#include "common/tensor/hf_folder.h"
 #include "worker/model/decoder.h"
 #include "worker/model/gpt2.h"
 #include "worker/model/llama.h"
@@ -54,19 +53,6 @@ enum status model_split_fragments(const struct config *config, struct layout *la
     if (status == STATUS_OK) return STATUS_OK;
     return err_set(err, STATUS_INVALID, "train.fragments: the model cannot be cut into %u fragments: lower it",
                    config->train.fragments);
-}
-
-const char *model_ids_json(const struct model_config *config, char out[96])
-{
-    static const struct {
-        uint32_t vocab_size, bos, eos;
-    } known[] = {{50257, 50256, 50256}, {50304, 50256, 50256}, {128256, 128000, 128001}};
-    static const char format[] = "  \"bos_token_id\": %u,\n  \"eos_token_id\": %u,\n";
-    snprintf(out, 96, "  \"bos_token_id\": null,\n  \"eos_token_id\": null,\n");
-    if (config->bytes && config->vocab_size <= HF_BYTES_VOCAB_MAX) snprintf(out, 96, format, 0u, 0u);
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (known[i].vocab_size == config->vocab_size) snprintf(out, 96, format, known[i].bos, known[i].eos);
-    return out;
 }
 
 struct model_config model_config_of(const struct config *config)
