@@ -5,7 +5,6 @@
 #include "cli/package_verb.h"
 #include "cli/verbs.h"
 #include "common/config/options.h"
-#include "common/config/options_help.h"
 #include "common/os/std_streams.h"
 
 static const struct verb {

@@ -1,5 +1,6 @@
 /* atoll export: checks a checkpoint and writes it as a Hugging Face folder. Every tensor is read, checked against
  * config.json and the recorded hashes, and written again, so a written folder loads. */
+#include <assert.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -18,13 +19,10 @@
 /* Builds the layout that config.json describes. */
 static enum status layout_of_folder(struct layout *layout, const char *folder, struct err *err)
 {
-    struct hf_config hf;
-    TRY(hf_config_load(&hf, folder, err));
-    const struct model_family *family = model_family_find(hf.model_type);
-    if (!family)
-        return err_set(err, STATUS_UNSUPPORTED, "%s/config.json: model_type '%s' is not supported: use gpt2 or llama",
-                       folder, hf.model_type);
-    struct model_config config = model_config_of_folder(&hf);
+    struct model_config config;
+    TRY(hf_config_load(&config, folder, err));
+    const struct model_family *family = model_family_find(config.family);
+    assert(family); /* hf_config_load takes no other */
     return family->layout(&config, layout, err);
 }
 

@@ -34,9 +34,9 @@ struct request {
  * with --ids itself, so numbers are always handled here. */
 static bool needs_package(const struct request *r, const char *folder, char *why, size_t cap)
 {
-    struct hf_config hf;
+    struct model_config model;
     char adapter[FILEIO_PATH_MAX];
-    enum status known = hf_config_load(&hf, folder, NULL);
+    enum status known = hf_config_load(&model, folder, NULL);
     if (r->options.ids) return false;
     if (run_folder_path(adapter, sizeof adapter, folder, "adapter_config.json", NULL) == STATUS_OK &&
         file_exists(adapter))
@@ -45,7 +45,7 @@ static bool needs_package(const struct request *r, const char *folder, char *why
         snprintf(why, cap, "the model in %.200s is none of gpt2 and llama and", folder);
     else if (r->tokenizer)
         snprintf(why, cap, "--tokenizer");
-    else if (known == STATUS_OK && (!hf.bytes || hf_files_has_tokenizer(folder)))
+    else if (known == STATUS_OK && (!model.bytes || hf_files_has_tokenizer(folder)))
         snprintf(why, cap, "give token numbers (--ids '1 2 3'): text for the tokenizer of %.200s", folder);
     return why[0];
 }

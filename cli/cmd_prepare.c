@@ -36,7 +36,6 @@
 #include "common/os/fileio.h"
 #include "common/os/interrupt.h"
 #include "common/os/json_file.h"
-#include "common/os/temporary.h"
 #include "common/tensor/tokens.h"
 #include "coordinator/run_folder.h"
 

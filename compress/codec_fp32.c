@@ -35,7 +35,7 @@ static void fp32_decode(const struct value_ctx *ctx, const uint8_t *src, size_t 
     memcpy(x, src + 4 * part.from, 4 * (part.to - part.from));
 }
 
-CODEC_SIMD_BODY axpy_body(float a, const uint8_t *restrict src, size_t n, float *restrict acc)
+CODEC_SIMD(axpy, (float a, const uint8_t *restrict src, size_t n, float *restrict acc), (a, src, n, acc))
 {
     for (size_t i = 0; i < n; i++) {
         float x;
@@ -43,7 +43,6 @@ CODEC_SIMD_BODY axpy_body(float a, const uint8_t *restrict src, size_t n, float 
         acc[i] = acc[i] + a * x;
     }
 }
-CODEC_SIMD_VARIANTS(axpy, (float a, const uint8_t *restrict src, size_t n, float *restrict acc), (a, src, n, acc))
 
 static void fp32_decode_axpy(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size,
                              struct codec_part part, float *acc)

@@ -63,8 +63,8 @@ static inline void block_scale(uint32_t absmax_bits, float *scale, float *factor
 
 /* Positive floats have the order of their bits, so the largest magnitude is an integer maximum. Adding 1.5 * 2^23
  * leaves the nearest integer in the low bits. */
-CODEC_SIMD_BODY encode_body(const float *restrict x, size_t n, size_t block, uint8_t *restrict scales,
-                            uint8_t *restrict codes)
+CODEC_SIMD(encode, (const float *restrict x, size_t n, size_t block, uint8_t *restrict scales, uint8_t *restrict codes),
+           (x, n, block, scales, codes))
 {
     for (size_t from = 0; from < n; from += block, scales += 4) {
         size_t count = n - from < block ? n - from : block;
@@ -81,13 +81,10 @@ CODEC_SIMD_BODY encode_body(const float *restrict x, size_t n, size_t block, uin
         }
     }
 }
-CODEC_SIMD_VARIANTS(encode,
-                    (const float *restrict x, size_t n, size_t block, uint8_t *restrict scales,
-                     uint8_t *restrict codes),
-                    (x, n, block, scales, codes))
 
-CODEC_SIMD_BODY decode_body(const uint8_t *restrict scales, const uint8_t *restrict codes, size_t n, size_t block,
-                            float *restrict x)
+CODEC_SIMD(decode,
+           (const uint8_t *restrict scales, const uint8_t *restrict codes, size_t n, size_t block, float *restrict x),
+           (scales, codes, n, block, x))
 {
     for (size_t from = 0; from < n; from += block, scales += 4) {
         size_t count = n - from < block ? n - from : block;
@@ -96,13 +93,11 @@ CODEC_SIMD_BODY decode_body(const uint8_t *restrict scales, const uint8_t *restr
         for (size_t i = 0; i < count; i++) x[from + i] = (float)(int8_t)codes[from + i] * scale;
     }
 }
-CODEC_SIMD_VARIANTS(decode,
-                    (const uint8_t *restrict scales, const uint8_t *restrict codes, size_t n, size_t block,
-                     float *restrict x),
-                    (scales, codes, n, block, x))
 
-CODEC_SIMD_BODY axpy_body(float a, const uint8_t *restrict scales, const uint8_t *restrict codes, size_t n,
-                          size_t block, float *restrict acc)
+CODEC_SIMD(axpy,
+           (float a, const uint8_t *restrict scales, const uint8_t *restrict codes, size_t n, size_t block,
+            float *restrict acc),
+           (a, scales, codes, n, block, acc))
 {
     for (size_t from = 0; from < n; from += block, scales += 4) {
         size_t count = n - from < block ? n - from : block;
@@ -114,19 +109,14 @@ CODEC_SIMD_BODY axpy_body(float a, const uint8_t *restrict scales, const uint8_t
         }
     }
 }
-CODEC_SIMD_VARIANTS(axpy,
-                    (float a, const uint8_t *restrict scales, const uint8_t *restrict codes, size_t n, size_t block,
-                     float *restrict acc),
-                    (a, scales, codes, n, block, acc))
 
 /* *bad = 1 if a code is -128, which encode never makes. */
-CODEC_SIMD_BODY scan_body(const uint8_t *restrict codes, size_t n, uint8_t *bad)
+CODEC_SIMD(scan, (const uint8_t *restrict codes, size_t n, uint8_t *bad), (codes, n, bad))
 {
     uint8_t any = 0;
     for (size_t i = 0; i < n; i++) any |= (uint8_t)(codes[i] == 0x80);
     *bad = any;
 }
-CODEC_SIMD_VARIANTS(scan, (const uint8_t *restrict codes, size_t n, uint8_t *bad), (codes, n, bad))
 
 static void int8_encode_part(const struct value_ctx *ctx, const float *x, struct codec_part part, uint8_t *dst)
 {

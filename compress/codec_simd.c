@@ -26,7 +26,7 @@ void codec_simd_limit(enum codec_simd limit)
 enum { SCAN = 4096 }; /* floats between two checks of the result: 16 KiB */
 
 /* *bad = 1 if one of the n floats at x is not finite. */
-CODEC_SIMD_BODY scan_body(const uint8_t *x, size_t n, uint32_t *bad)
+CODEC_SIMD(scan, (const uint8_t *x, size_t n, uint32_t *bad), (x, n, bad))
 {
     uint32_t any = 0;
     for (size_t i = 0; i < n; i++) {
@@ -36,7 +36,6 @@ CODEC_SIMD_BODY scan_body(const uint8_t *x, size_t n, uint32_t *bad)
     }
     *bad = any;
 }
-CODEC_SIMD_VARIANTS(scan, (const uint8_t *x, size_t n, uint32_t *bad), (x, n, bad))
 
 size_t codec_first_nonfinite(const void *data, size_t n)
 {

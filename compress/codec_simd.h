@@ -17,9 +17,17 @@ void codec_simd_limit(enum codec_simd limit);
 /* Index of the first NaN or infinity among the n floats at x (any alignment); n if there is none. */
 size_t codec_first_nonfinite(const void *x, size_t n);
 
-/* Defines `static void name params` from `static inline void name_body params`. */
+/* Begins `static void name params`; its body follows, and args are the names of the params. */
+#define CODEC_SIMD(name, params, args) CODEC_SIMD_OF(static, name, params, args)
+/* The same, static or not. */
+#define CODEC_SIMD_OF(linkage, name, params, args)                                                                     \
+    CODEC_SIMD_BODY name##_body params;                                                                                \
+    CODEC_SIMD_VARIANTS(linkage, name, params, args)                                                                   \
+    CODEC_SIMD_BODY name##_body params
+#define CODEC_SIMD_BODY static inline __attribute__((always_inline)) void
+
 #if defined(__x86_64__)
-#define CODEC_SIMD_VARIANTS(name, params, args)                                                                        \
+#define CODEC_SIMD_VARIANTS(linkage, name, params, args)                                                               \
     __attribute__((target("avx2"))) static void name##_avx2 params                                                     \
     {                                                                                                                  \
         name##_body args;                                                                                              \
@@ -32,7 +40,7 @@ size_t codec_first_nonfinite(const void *x, size_t n);
     {                                                                                                                  \
         name##_body args;                                                                                              \
     }                                                                                                                  \
-    static void name params                                                                                            \
+    linkage void name params                                                                                           \
     {                                                                                                                  \
         switch (codec_simd_level()) {                                                                                  \
         case CODEC_SIMD_AVX512: name##_avx512 args; break;                                                             \
@@ -41,13 +49,11 @@ size_t codec_first_nonfinite(const void *x, size_t n);
         }                                                                                                              \
     }
 #else
-#define CODEC_SIMD_VARIANTS(name, params, args)                                                                        \
-    static void name params                                                                                            \
+#define CODEC_SIMD_VARIANTS(linkage, name, params, args)                                                               \
+    linkage void name params                                                                                           \
     {                                                                                                                  \
         name##_body args;                                                                                              \
     }
 #endif
-
-#define CODEC_SIMD_BODY static inline __attribute__((always_inline)) void
 
 #endif

@@ -40,15 +40,14 @@ static inline __attribute__((always_inline)) uint16_t fp16_of(float x)
 
 /* The functions of one format, from its two conversions and its exponent mask. */
 #define FORMAT(name, exponent)                                                                                         \
-    CODEC_SIMD_BODY name##_narrow_all_body(const float *restrict x, size_t n, uint8_t *restrict dst)                   \
+    CODEC_SIMD_OF(, name##_narrow, (const float *restrict x, size_t n, uint8_t *restrict dst), (x, n, dst))            \
     {                                                                                                                  \
         for (size_t i = 0; i < n; i++) {                                                                               \
             uint16_t half = name##_of(x[i]);                                                                           \
             memcpy(dst + 2 * i, &half, 2);                                                                             \
         }                                                                                                              \
     }                                                                                                                  \
-    CODEC_SIMD_VARIANTS(name##_narrow_all, (const float *restrict x, size_t n, uint8_t *restrict dst), (x, n, dst))    \
-    CODEC_SIMD_BODY name##_widen_all_body(const uint8_t *restrict src, size_t n, float *restrict x)                    \
+    CODEC_SIMD_OF(, name##_widen, (const uint8_t *restrict src, size_t n, float *restrict x), (src, n, x))             \
     {                                                                                                                  \
         for (size_t i = 0; i < n; i++) {                                                                               \
             uint16_t half;                                                                                             \
@@ -56,8 +55,8 @@ static inline __attribute__((always_inline)) uint16_t fp16_of(float x)
             x[i] = name##_value(half);                                                                                 \
         }                                                                                                              \
     }                                                                                                                  \
-    CODEC_SIMD_VARIANTS(name##_widen_all, (const uint8_t *restrict src, size_t n, float *restrict x), (src, n, x))     \
-    CODEC_SIMD_BODY name##_axpy_all_body(float a, const uint8_t *restrict src, size_t n, float *restrict acc)          \
+    CODEC_SIMD_OF(, name##_axpy, (float a, const uint8_t *restrict src, size_t n, float *restrict acc),                \
+                  (a, src, n, acc))                                                                                    \
     {                                                                                                                  \
         for (size_t i = 0; i < n; i++) {                                                                               \
             uint16_t half;                                                                                             \
@@ -65,9 +64,7 @@ static inline __attribute__((always_inline)) uint16_t fp16_of(float x)
             acc[i] = acc[i] + a * name##_value(half);                                                                  \
         }                                                                                                              \
     }                                                                                                                  \
-    CODEC_SIMD_VARIANTS(name##_axpy_all, (float a, const uint8_t *restrict src, size_t n, float *restrict acc),        \
-                        (a, src, n, acc))                                                                              \
-    CODEC_SIMD_BODY name##_scan_all_body(const uint8_t *restrict src, size_t n, uint32_t *bad)                         \
+    CODEC_SIMD(name##_scan, (const uint8_t *restrict src, size_t n, uint32_t *bad), (src, n, bad))                     \
     {                                                                                                                  \
         uint16_t any = 0;                                                                                              \
         for (size_t i = 0; i < n; i++) {                                                                               \
@@ -77,23 +74,10 @@ static inline __attribute__((always_inline)) uint16_t fp16_of(float x)
         }                                                                                                              \
         *bad = any;                                                                                                    \
     }                                                                                                                  \
-    CODEC_SIMD_VARIANTS(name##_scan_all, (const uint8_t *restrict src, size_t n, uint32_t *bad), (src, n, bad))        \
-    void name##_narrow(const float *x, size_t n, uint8_t *dst)                                                         \
-    {                                                                                                                  \
-        name##_narrow_all(x, n, dst);                                                                                  \
-    }                                                                                                                  \
-    void name##_widen(const uint8_t *src, size_t n, float *x)                                                          \
-    {                                                                                                                  \
-        name##_widen_all(src, n, x);                                                                                   \
-    }                                                                                                                  \
-    void name##_axpy(float a, const uint8_t *src, size_t n, float *acc)                                                \
-    {                                                                                                                  \
-        name##_axpy_all(a, src, n, acc);                                                                               \
-    }                                                                                                                  \
     bool name##_finite(const uint8_t *src, size_t n)                                                                   \
     {                                                                                                                  \
         uint32_t bad;                                                                                                  \
-        name##_scan_all(src, n, &bad);                                                                                 \
+        name##_scan(src, n, &bad);                                                                                     \
         return !bad;                                                                                                   \
     }
 FORMAT(bf16, 0x7f80u)

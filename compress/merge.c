@@ -22,8 +22,22 @@ struct merge_job {
     struct merge *merge;
     const struct merge_delta *deltas;
     uint32_t count;
-    size_t items; /* shared out to threads: parts or deltas */
+    size_t items;                                                           /* shared out to threads: parts or deltas */
+    void (*on_part)(const struct merge_job *job, size_t p, float *scratch); /* scratch: [2][part_max] of the thread */
 };
+
+static float *scratch_of(const struct merger *m, int thread)
+{
+    return m->scratch + 2 * (size_t)thread * m->part_max;
+}
+
+static void parts_job(void *ctx, int thread, int threads)
+{
+    const struct merge_job *job = ctx;
+    size_t first, end;
+    pool_share(job->items, 1, thread, threads, &first, &end);
+    for (size_t p = first; p < end; p++) job->on_part(job, p, scratch_of(job->merge->m, thread));
+}
 
 float merge_weight(uint64_t tokens, uint64_t total)
 {
@@ -41,7 +55,8 @@ size_t merge_part_max(const struct codec *codec)
     return most;
 }
 
-struct merge_bounds merge_bounds_of(const struct config *c)
+/* merge.clip auto: merges of three and more deltas, with tolerances that honest deltas stay below (docs/results.md). */
+static struct merge_bounds merge_bounds_of(const struct config *c)
 {
     bool gradient = c->train.method == METHOD_DDP;
     /* The coordinator cannot count the tokens of external samples. */
@@ -223,14 +238,13 @@ static bool next_tensor_range(const struct merge *merge, struct codec_part part,
 enum { LANES = 16 };
 
 /* sum[i mod LANES] += x[i]^2. */
-CODEC_SIMD_BODY squares_body(const float *x, size_t n, double *restrict sum)
+CODEC_SIMD(squares, (const float *x, size_t n, double *restrict sum), (x, n, sum))
 {
     size_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (size_t k = 0; k < LANES; k++) sum[k] += (double)x[i + k] * (double)x[i + k];
     for (size_t k = 0; i < n; i++, k++) sum[k] += (double)x[i] * (double)x[i];
 }
-CODEC_SIMD_VARIANTS(squares, (const float *x, size_t n, double *restrict sum), (x, n, sum))
 
 /* One thread computes all norms of a delta, so its sums have one order. */
 static void compute_norms(const struct merge *merge, const struct merge_delta *delta, double *norms, float *x)
@@ -259,7 +273,7 @@ static void measure_job(void *ctx, int thread, int threads)
     struct merge *merge = job->merge;
     for (uint32_t i = (uint32_t)thread; i < job->count; i += (uint32_t)threads)
         compute_norms(merge, &job->deltas[i], merge->m->norms + (size_t)(merge->measured + i) * n_tensors(merge),
-                      merge->m->scratch + 2 * (size_t)thread * merge->m->part_max);
+                      scratch_of(merge->m, thread));
 }
 
 /* The factor that scales a norm down to the median. */
@@ -393,7 +407,7 @@ static void add_clipped(const struct merge *merge, const double *factors, struct
 
 /* acc / weight, except where weight is 0. A weight is never negative, so its bits show whether it is 0, and the vector
  * loop needs no branch. Dividing by 1 changes nothing, not even -0. */
-CODEC_SIMD_BODY divide_body(float *restrict acc, const float *restrict weight, size_t n)
+CODEC_SIMD(divide, (float *restrict acc, const float *restrict weight, size_t n), (acc, weight, n))
 {
     for (size_t i = 0; i < n; i++) {
         uint32_t bits = float_bits(weight[i]);
@@ -401,7 +415,6 @@ CODEC_SIMD_BODY divide_body(float *restrict acc, const float *restrict weight, s
         acc[i] = acc[i] / float_of_bits(bits);
     }
 }
-CODEC_SIMD_VARIANTS(divide, (float *restrict acc, const float *restrict weight, size_t n), (acc, weight, n))
 
 /* Consecutive deltas that are not clipped; the codec adds them together. */
 struct gathered {
@@ -456,15 +469,6 @@ static void add_part(const struct merge_job *job, size_t p, float *scratch)
     if (weight) divide(acc, weight, n);
 }
 
-static void add_job(void *ctx, int thread, int threads)
-{
-    const struct merge_job *job = ctx;
-    size_t first, end;
-    pool_share(job->items, 1, thread, threads, &first, &end);
-    for (size_t p = first; p < end; p++)
-        add_part(job, p, job->merge->m->scratch + 2 * (size_t)thread * job->merge->m->part_max);
-}
-
 /* ---- rda --------------------------------------------------------------------------------------------------------- */
 
 /* Sums of squares of the pieces of acc; consecutive pieces have different indices part + tensor. */
@@ -510,20 +514,15 @@ static void add_pieces(const struct merge_job *job, size_t p, bool again, float 
     }
 }
 
-static void direct_job(void *ctx, int thread, int threads)
+static void direct_part(const struct merge_job *job, size_t p, float *scratch)
 {
-    const struct merge_job *job = ctx;
     const struct merge *merge = job->merge;
-    size_t first, end;
-    pool_share(job->items, 1, thread, threads, &first, &end);
-    for (size_t p = first; p < end; p++) {
-        add_pieces(job, p, false, merge->m->scratch + 2 * (size_t)thread * merge->m->part_max);
-        for (struct piece at = {0}; next_tensor_range(merge, codec_part(merge->codec, p), &at);) {
-            double sum[LANES] = {0}, all = 0;
-            squares(merge->acc + at.from, at.to - at.from, sum);
-            for (int k = 0; k < LANES; k++) all += sum[k];
-            piece_squares(merge)[p + at.tensor] = all;
-        }
+    add_pieces(job, p, false, scratch);
+    for (struct piece at = {0}; next_tensor_range(merge, codec_part(merge->codec, p), &at);) {
+        double sum[LANES] = {0}, all = 0;
+        squares(merge->acc + at.from, at.to - at.from, sum);
+        for (int k = 0; k < LANES; k++) all += sum[k];
+        piece_squares(merge)[p + at.tensor] = all;
     }
 }
 
@@ -545,24 +544,19 @@ static void lengths_to_factors(const struct merge *merge)
         }
 }
 
-static void scale_job(void *ctx, int thread, int threads)
+static void scale_part(const struct merge_job *job, size_t p, float *scratch)
 {
-    const struct merge_job *job = ctx;
     const struct merge *merge = job->merge;
-    size_t first, end;
-    pool_share(job->items, 1, thread, threads, &first, &end);
-    for (size_t p = first; p < end; p++) {
-        bool again = false;
-        for (struct piece at = {0}; next_tensor_range(merge, codec_part(merge->codec, p), &at);) {
-            double factor = lengths(merge)[at.tensor];
-            again = again || factor < 0;
-            for (size_t k = at.from; factor > 0 && k < at.to; k++) {
-                double v = factor * (double)merge->acc[k];
-                merge->acc[k] = (float)(merge->parameters ? (double)merge->theta[k] - v : v);
-            }
+    bool again = false;
+    for (struct piece at = {0}; next_tensor_range(merge, codec_part(merge->codec, p), &at);) {
+        double factor = lengths(merge)[at.tensor];
+        again = again || factor < 0;
+        for (size_t k = at.from; factor > 0 && k < at.to; k++) {
+            double v = factor * (double)merge->acc[k];
+            merge->acc[k] = (float)(merge->parameters ? (double)merge->theta[k] - v : v);
         }
-        if (again) add_pieces(job, p, true, merge->m->scratch + 2 * (size_t)thread * merge->m->part_max);
     }
+    if (again) add_pieces(job, p, true, scratch);
 }
 
 /* A factor of a tensor is known only after all its parts have their directions. */
@@ -570,20 +564,23 @@ static void add_rda(struct merge_job *job)
 {
     struct merger *m = job->merge->m;
     assert(job->count == job->merge->n);
-    pool_run_if(m->pool, job->items > 1, direct_job, job);
+    job->on_part = direct_part;
+    pool_run_if(m->pool, job->items > 1, parts_job, job);
     lengths_to_factors(job->merge);
-    pool_run_if(m->pool, job->items > 1, scale_job, job);
+    job->on_part = scale_part;
+    pool_run_if(m->pool, job->items > 1, parts_job, job);
 }
 
 void merge_add(struct merge *merge, const struct merge_delta *deltas, uint32_t count)
 {
-    struct merge_job job = {.merge = merge, .deltas = deltas, .count = count, .items = codec_parts(merge->codec)};
+    struct merge_job job = {
+        .merge = merge, .deltas = deltas, .count = count, .items = codec_parts(merge->codec), .on_part = add_part};
     assert(count && merge->added + count <= merge->n);
     assert(!merge_needs_norms(merge) || merge->measured == merge->n); /* factors are known before a delta is added */
     assert(!counts_senders(merge->m, merge->codec) || count == merge->n);
     if (merge->rda)
         add_rda(&job);
     else
-        pool_run_if(merge->m->pool, job.items > 1, add_job, &job);
+        pool_run_if(merge->m->pool, job.items > 1, parts_job, &job);
     merge->added += count;
 }

@@ -103,8 +103,6 @@ enum status merger_init(struct merger *m, const struct config *config, bool para
 bool merger_takes_parameters(const struct merger *m, const struct layout *layout, uint32_t fragment);
 /* Accepts a zeroed struct. */
 void merger_finish(struct merger *m);
-/* merge.clip auto: merges of three and more deltas, with tolerances that honest deltas stay below (docs/results.md). */
-struct merge_bounds merge_bounds_of(const struct config *config);
 /* Floats of the largest part. */
 size_t merge_part_max(const struct codec *codec);
 /* True if all deltas must be in memory at once: sparse codecs whose senders are counted, and rda. Otherwise the caller

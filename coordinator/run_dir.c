@@ -18,7 +18,6 @@
 #include "common/base/mem.h"
 #include "common/base/number.h"
 #include "common/os/fileio.h"
-#include "common/os/temporary.h"
 #include "wire/endpoint.h"
 
 enum { ADDRESS_MAX = 1024 };

@@ -20,7 +20,7 @@ set(cuda_common ${CMAKE_SOURCE_DIR}/common/base/status.c ${CMAKE_SOURCE_DIR}/com
     ${CMAKE_SOURCE_DIR}/common/base/pool.c ${CMAKE_SOURCE_DIR}/common/base/thread.c ${CMAKE_SOURCE_DIR}/common/os/environment.c
     ${CMAKE_SOURCE_DIR}/common/base/number.c ${CMAKE_SOURCE_DIR}/common/base/rng.c)
 set(cuda_files ${CMAKE_SOURCE_DIR}/common/base/clock.c ${CMAKE_SOURCE_DIR}/common/os/descriptors.c ${CMAKE_SOURCE_DIR}/common/os/fileio.c ${CMAKE_SOURCE_DIR}/common/os/fork_close.c ${CMAKE_SOURCE_DIR}/common/os/interrupt.c
-    ${CMAKE_SOURCE_DIR}/common/os/temporary.c ${CMAKE_SOURCE_DIR}/gpu/cuda/rt/algo_cache.c)
+    ${CMAKE_SOURCE_DIR}/gpu/cuda/rt/algo_cache.c)
 
 # Sets ATOLL_CUDA_MISSING to the missing part of the toolkit, or to the empty string. Removes from cuda_host the sources
 # that the toolkit does not support.

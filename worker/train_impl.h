@@ -5,11 +5,11 @@
 #ifndef WORKER_TRAIN_IMPL_H
 #define WORKER_TRAIN_IMPL_H
 
+#include "common/config/gpu_share.h"
 #include "common/config/schedule.h"
 #include "common/tensor/layout.h"
 #include "common/tensor/tokens.h"
 #include "worker/data_hash.h"
-#include "worker/device_share.h"
 #include "worker/outer/outer_loop.h"
 #include "worker/replica/replica.h"
 #include "worker/session/worker_session.h"

@@ -104,6 +104,55 @@ static enum status take_codec(struct trainer *t, struct err *err)
                    own, t->config.codec.up, t->config.codec.up_allowed);
 }
 
+static uint32_t count_gpus(const struct config *c)
+{
+    uint32_t listed = gpu_share_count_listed(c->train.devices);
+    int count = listed || !strcmp(c->train.devices, "cpu") ? 0 : plugin_cuda_count();
+    return listed ? listed : count > 0 ? (uint32_t)count : 0;
+}
+
+/* Logs why GPUs are idle. single_reason: why a worker cannot use two GPUs, or NULL. */
+static void warn_idle_gpus(const struct gpu_share *s, const struct config *c, bool chosen, const char *single_reason)
+{
+    char why[320];
+    uint32_t part = s->gpus / s->workers;
+    if (chosen)
+        snprintf(why, sizeof why, "train.ranks=%u", s->ranks);
+    else if (single_reason)
+        snprintf(why, sizeof why, "%.300s", single_reason);
+    else if (s->ranks < part)
+        snprintf(why, sizeof why, "train.batch_size=%u is not divisible by %u", c->train.batch_size, part);
+    else
+        snprintf(why, sizeof why, "a number of workers that divides %u uses all GPUs", s->gpus);
+    log_warn("%u of %u GPUs are idle: %u worker%s with %u each; %s", s->idle, s->gpus, s->workers,
+             s->workers > 1 ? "s" : "", s->ranks, why);
+}
+
+/* Sets train.devices and train.ranks to this worker's share of the GPUs; called before config_resolve. `auto` and
+ * `cuda` are all GPUs that CUDA_VISIBLE_DEVICES allows. The plugin counts them without using their memory. Logs the
+ * share; the first worker also logs idle GPUs. INVALID: see gpu_share_from_env and gpu_share_apply. */
+static enum status take_device_share(struct gpu_share *share, struct config *config, struct config_sources *sources,
+                                     struct err *err)
+{
+    char text[256], asked[CONFIG_NAME_MAX];
+    struct err single_reason = {0};
+    TRY(gpu_share_from_env(share, err));
+    if (!share->workers) return STATUS_OK;
+    TRY(gpu_share_check(config, sources, err));
+    memcpy(asked, config->train.devices, sizeof asked);
+    bool chosen = sources->of[config_key_at(offsetof(struct config, train.ranks))] > CONFIG_PRESET;
+    uint32_t gpus = count_gpus(config);
+    /* Several GPUs per worker are only a default here: use one if they cannot work together. */
+    bool several = gpus / share->workers > 1 && !chosen && !gpu_share_count_listed(asked);
+    bool single = several && plugin_cuda_together(&single_reason) != STATUS_OK;
+    TRY(gpu_share_apply(share, gpus, single ? 1 : 0, config, sources, err));
+    if (share->gpus < 2 && share->sharers < 2) return STATUS_OK;
+    const char *devices = share->gpus > 1 ? config->train.devices : "it";
+    log_info("%s", gpu_share_text(share, devices, text, sizeof text));
+    if (share->idle && share->index == 0) warn_idle_gpus(share, config, chosen, single ? single_reason.msg : NULL);
+    return STATUS_OK;
+}
+
 static enum status read_config(struct trainer *t, const struct msg_config *m, struct err *err)
 {
     t->config = *t->options->local;
@@ -113,7 +162,7 @@ static enum status read_config(struct trainer *t, const struct msg_config *m, st
     TRY(worker_session_check_run(&t->options->session, m->run_id, t->config.run.name, err));
     TRY(step_split_apply(&t->config, &t->sources, t->options->local, t->options->sources, err));
     TRY(take_codec(t, err));
-    TRY(device_share_take(&t->share, &t->config, &t->sources, err));
+    TRY(take_device_share(&t->share, &t->config, &t->sources, err));
     return config_resolve(&t->config, &t->sources, err);
 }
 

@@ -19,12 +19,12 @@ enum status config_init_load(struct config *config, const char *folder, struct e
 {
     char path[FILEIO_PATH_MAX];
     struct config_sources sources;
-    struct hf_config hf;
+    struct model_config hf;
     config_defaults(config, &sources);
     if ((size_t)snprintf(path, sizeof path, "%s/config.json", folder) >= sizeof path || !file_exists(path))
         return err_set(err, STATUS_NOTFOUND, "%.300s has no config.json", folder);
     TRY(hf_config_load(&hf, folder, err));
-    snprintf(config->model.family, sizeof config->model.family, "%s", hf.model_type);
+    snprintf(config->model.family, sizeof config->model.family, "%s", hf.family);
     config->model.n_layer = hf.n_layer;
     config->model.n_head = hf.n_head;
     config->model.n_embd = hf.n_embd;

@@ -10,7 +10,6 @@
 #include "common/base/number.h"
 #include "common/base/text.h"
 #include "common/config/config_keys.h"
-#include "common/config/options_help.h"
 #include "common/os/std_streams.h"
 
 enum { NAME_MAX_LEN = 63 };

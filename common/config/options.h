@@ -84,4 +84,19 @@ typedef enum status options_run_fn(struct options *options, void *ctx, struct er
 /* A complete main or verb: parse, print --help and --version, run, print the error line, return the exit code. */
 int options_main(struct options *options, int argc, char **argv, options_run_fn *run, void *ctx);
 
+/* What a program says about its command line, on stdout (options_help.c): --help, for people; --help=man, a manual
+ * page, of a verb only its section; --help=words, for shell completion: one "WORD<tab>HELP" a line, where a setting
+ * ends with
+ * '='. */
+void options_help(const struct options *options);
+void options_man(const struct options *options);
+void options_words(const struct options *options);
+
+/* Parts of a manual page for programs with verbs. `program` is the name, `about` one line. */
+void options_man_begin(const char *program, const char *about);
+/* Prints text as roff: special characters are escaped, and blanks after a line end are dropped. */
+void options_man_text(const char *text);
+/* Prints the sections that follow the options; `others` are the pages to see, ended by NULL. */
+void options_man_end(bool resumable, const char *const *others);
+
 #endif

@@ -1,4 +1,4 @@
-#include "common/config/options_help.h"
+#include "common/config/options.h"
 
 #include <stdio.h>
 #include <string.h>

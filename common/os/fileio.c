@@ -4,7 +4,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -15,9 +17,50 @@
 #include "common/os/descriptors.h"
 #include "common/os/fork_close.h"
 #include "common/os/interrupt.h"
-#include "common/os/temporary.h"
 
 enum { FILE_OUT_BUFFER = 1 << 20, MAP_PIECE = 1 << 18, SPARE_SHARE = 16, LOCK_AGAIN_US = 100000, LOCK_TRIES = 21 };
+
+/* --- temporary names ---------------------------------------------------------------------------------------------- */
+
+static const char mark[] = ".tmp-";
+enum { PID_DIGITS_MAX = 9 };
+
+/* True for an entry NAME.tmp-PID whose process has ended. */
+static bool left_behind(const char *entry, const char *name)
+{
+    size_t n = strlen(name);
+    if (strncmp(entry, name, n) != 0 || strncmp(entry + n, mark, sizeof mark - 1) != 0) return false;
+    const char *pid = entry + n + sizeof mark - 1;
+    size_t digits = strspn(pid, "0123456789");
+    if (!digits || digits > PID_DIGITS_MAX || pid[digits] || atol(pid) < 1) return false;
+    return kill((pid_t)atol(pid), 0) != 0 && errno == ESRCH;
+}
+
+void temporary_sweep(const char *path)
+{
+    char at[FILEIO_PATH_MAX];
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    int folder = (int)(name - path); /* length with its slash; 0: the current folder */
+    snprintf(at, sizeof at, "%.*s.", folder, path);
+    DIR *dir = descriptors_opendir(at);
+    if (!dir) return; /* the caller's open then fails with the cause */
+    for (const struct dirent *e; (e = readdir(dir));) {
+        if (!left_behind(e->d_name, name)) continue;
+        snprintf(at, sizeof at, "%.*s%s", folder, path, e->d_name);
+        if (unlink(at) != 0 && dir_remove_flat(at, NULL) != STATUS_OK)
+            continue; /* it stays, which only costs disk space */
+    }
+    closedir(dir);
+}
+
+enum status temporary_name(const char *path, char *out, size_t cap, struct err *err)
+{
+    temporary_sweep(path);
+    if (snprintf(out, cap, "%s%s%ld", path, mark, (long)getpid()) < (int)cap) return STATUS_OK;
+    return err_set(err, STATUS_LIMIT, "the path %.300s is too long", path);
+}
+
+/* --- files -------------------------------------------------------------------------------------------------------- */
 
 static enum status fail(struct err *err, const char *what, const char *path)
 {

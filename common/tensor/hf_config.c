@@ -38,7 +38,7 @@ static enum status read_real(const json_t *object, const char *key, double *out,
     return STATUS_OK;
 }
 
-static enum status check_heads(const struct hf_config *c, const char *where, struct err *err)
+static enum status check_heads(const struct model_config *c, const char *where, struct err *err)
 {
     if (c->n_embd % c->n_head)
         return err_set(err, STATUS_CORRUPT, "%.200s: width %u is not a multiple of %u heads", where, c->n_embd,
@@ -46,7 +46,7 @@ static enum status check_heads(const struct hf_config *c, const char *where, str
     return STATUS_OK;
 }
 
-static enum status read_gpt2(struct hf_config *config, const json_t *root, const char *where, struct err *err)
+static enum status read_gpt2(struct model_config *config, const json_t *root, const char *where, struct err *err)
 {
     TRY(read_number(root, "n_layer", &config->n_layer, where, err));
     TRY(read_number(root, "n_head", &config->n_head, where, err));
@@ -102,7 +102,7 @@ static enum status read_scaling(struct rope_scaling *out, const json_t *object, 
 }
 
 /* Older files have `rope_theta` and `rope_scaling`; since transformers 5 both are in `rope_parameters`. */
-static enum status read_rope(struct hf_config *config, const json_t *root, const char *where, struct err *err)
+static enum status read_rope(struct model_config *config, const json_t *root, const char *where, struct err *err)
 {
     const json_t *all = json_object_get(root, "rope_parameters");
     config->rope_theta = 10000;
@@ -112,7 +112,7 @@ static enum status read_rope(struct hf_config *config, const json_t *root, const
     return read_scaling(&config->rope_scaling, all, where, err);
 }
 
-static enum status read_llama(struct hf_config *config, const json_t *root, const char *where, struct err *err)
+static enum status read_llama(struct model_config *config, const json_t *root, const char *where, struct err *err)
 {
     uint32_t head_dim;
     TRY(read_number(root, "num_hidden_layers", &config->n_layer, where, err));
@@ -144,21 +144,22 @@ static enum status read_llama(struct hf_config *config, const json_t *root, cons
     return STATUS_OK;
 }
 
-static enum status read_config(struct hf_config *config, const json_t *root, const char *where, struct err *err)
+static enum status read_config(struct model_config *config, const json_t *root, const char *where, struct err *err)
 {
     const char *type = json_string_value(json_object_get(root, "model_type"));
     bool gpt2 = type && !strcmp(type, "gpt2");
     if (!gpt2 && !(type && !strcmp(type, "llama")))
         return err_set(err, STATUS_UNSUPPORTED, "%.200s: model_type '%.31s' is not supported, only gpt2 and llama",
                        where, type ? type : "missing");
-    memcpy(config->model_type, type, strlen(type) + 1);
+    memcpy(config->family, type, strlen(type) + 1);
     TRY((gpt2 ? read_gpt2 : read_llama)(config, root, where, err));
     const json_t *end = json_object_get(root, "eos_token_id");
     config->bytes = json_is_integer(end) && !json_integer_value(end) && config->vocab_size <= HF_BYTES_VOCAB_MAX;
     return STATUS_OK;
 }
 
-enum status hf_config_parse(struct hf_config *config, const char *text, size_t size, const char *where, struct err *err)
+enum status hf_config_parse(struct model_config *config, const char *text, size_t size, const char *where,
+                            struct err *err)
 {
     json_error_t why;
     json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
@@ -166,13 +167,13 @@ enum status hf_config_parse(struct hf_config *config, const char *text, size_t s
         json_decref(root);
         return err_set(err, STATUS_CORRUPT, "%.200s: not a JSON object: %.100s", where, root ? "" : why.text);
     }
-    *config = (struct hf_config){0};
+    *config = (struct model_config){0};
     enum status status = read_config(config, root, where, err);
     json_decref(root);
     return status;
 }
 
-enum status hf_config_load(struct hf_config *config, const char *folder, struct err *err)
+enum status hf_config_load(struct model_config *config, const char *folder, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     void *text;

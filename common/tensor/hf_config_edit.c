@@ -8,6 +8,19 @@
 
 enum { IDS_MAX = 64 }; /* ids in one list */
 
+const char *hf_config_ids_text(const struct model_config *config, char out[96])
+{
+    static const struct {
+        uint32_t vocab_size, bos, eos;
+    } known[] = {{50257, 50256, 50256}, {50304, 50256, 50256}, {128256, 128000, 128001}};
+    static const char format[] = "  \"bos_token_id\": %u,\n  \"eos_token_id\": %u,\n";
+    snprintf(out, 96, "  \"bos_token_id\": null,\n  \"eos_token_id\": null,\n");
+    if (config->bytes && config->vocab_size <= HF_BYTES_VOCAB_MAX) snprintf(out, 96, format, 0u, 0u);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].vocab_size == config->vocab_size) snprintf(out, 96, format, known[i].bos, known[i].eos);
+    return out;
+}
+
 static enum status print(const json_t *root, char **out, struct err *err)
 {
     size_t flags = JSON_INDENT(2) | JSON_REAL_PRECISION(17), size = json_dumpb(root, NULL, 0, flags);

@@ -12,12 +12,18 @@
 
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
-#include "common/os/temporary.h"
 #include "common/tensor/hf_files.h"
 #include "common/tensor/safetensors.h"
 
 static const char prefix[] = "transformer.", model_file[] = "model.safetensors";
 static const char index_file[] = "model.safetensors.index.json", adapter_file[] = "adapter_model.safetensors";
+
+static bool holds(const char *folder, const char *file)
+{
+    char path[FILEIO_PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    return file_exists(path);
+}
 
 /* --- loading ------------------------------------------------------------------------------------------------------ */
 
@@ -83,8 +89,9 @@ static int embedding_of(const struct layout *layout)
     return at < 0 ? layout_find(layout, "model.embed_tokens.weight") : at;
 }
 
-static enum status load_file(const char *path, struct loading *f, struct err *err)
+static enum status load_file(void *ctx, const char *path, struct err *err)
 {
+    struct loading *f = ctx;
     const struct layout *layout = f->layout;
     struct safetensors st;
     TRY(safetensors_open(&st, path, err));
@@ -118,8 +125,10 @@ static enum status load_file(const char *path, struct loading *f, struct err *er
     return status;
 }
 
-/* Loads each distinct file of the index's weight_map once, in order of first mention. */
-static enum status load_sharded(const char *folder, const json_t *map, struct loading *f, struct err *err)
+typedef enum status visit_fn(void *ctx, const char *path, struct err *err);
+
+/* Visits each distinct file of the index's weight_map once, in order of first mention. */
+static enum status each_shard(const char *folder, const json_t *map, visit_fn *visit, void *ctx, struct err *err)
 {
     json_t *done = json_object();
     const char *tensor;
@@ -131,26 +140,30 @@ static enum status load_sharded(const char *folder, const json_t *map, struct lo
         char path[FILEIO_PATH_MAX];
         if (status != STATUS_OK || (file && json_object_get(done, file))) continue;
         if (!file || !file[0] || strchr(file, '/') || json_object_set_new(done, file, json_true())) {
-            status = err_set(err, STATUS_CORRUPT, "%s/model.safetensors.index.json: bad file name for '%.96s'", folder,
-                             tensor);
+            status = err_set(err, STATUS_CORRUPT, "%s/%s: bad file name for '%.96s'", folder, index_file, tensor);
             continue;
         }
         snprintf(path, sizeof path, "%s/%s", folder, file);
-        status = load_file(path, f, err);
+        status = visit(ctx, path, err);
     }
     json_decref(done);
     return status;
 }
 
-static enum status load_index(const char *folder, const char *path, struct loading *f, struct err *err)
+/* Visits the files with the folder's tensors: model.safetensors, or the shards of an index, or what PEFT saves. */
+static enum status each_file(const char *folder, visit_fn *visit, void *ctx, struct err *err)
 {
+    char path[FILEIO_PATH_MAX];
+    bool whole = holds(folder, model_file), sharded = !whole && holds(folder, index_file);
+    const char *file = sharded ? index_file : whole || !holds(folder, adapter_file) ? model_file : adapter_file;
     void *text;
     size_t size;
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    if (!sharded) return visit(ctx, path, err);
     TRY(file_read(path, SAFETENSORS_HEADER_MAX, &text, &size, err));
-    json_error_t why;
-    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
+    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, NULL);
     const json_t *map = json_object_get(root, "weight_map");
-    enum status status = json_is_object(map) ? load_sharded(folder, map, f, err)
+    enum status status = json_is_object(map) ? each_shard(folder, map, visit, ctx, err)
                                              : err_set(err, STATUS_CORRUPT, "%s: weight_map is missing", path);
     json_decref(root);
     mem_free(text);
@@ -230,13 +243,6 @@ enum status hf_folder_latest(const char *run, char *name, size_t cap, struct err
     return err_set(err, STATUS_CORRUPT, "%.300s does not name a checkpoint: give a checkpoint folder", path);
 }
 
-static bool holds(const char *folder, const char *file)
-{
-    char path[FILEIO_PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", folder, file);
-    return file_exists(path);
-}
-
 enum status hf_folder_check(const char *folder, struct err *err)
 {
     struct stat st;
@@ -259,19 +265,10 @@ enum status hf_folder_check(const char *folder, struct err *err)
 
 static enum status load(const char *folder, struct loading f, struct err *err)
 {
-    char whole[FILEIO_PATH_MAX], index[FILEIO_PATH_MAX];
     const struct layout *layout = f.layout;
-    snprintf(whole, sizeof whole, "%s/%s", folder, model_file);
-    snprintf(index, sizeof index, "%s/%s", folder, index_file);
     f.seen = mem_alloc(layout->n_tensors, sizeof *f.seen);
     if (!f.seen) return err_set(err, STATUS_NOMEM, "no memory to load %s", folder);
-    enum status status;
-    if (!file_exists(whole) && !file_exists(index) && holds(folder, adapter_file))
-        snprintf(whole, sizeof whole, "%s/%s", folder, adapter_file); /* as PEFT saves an adapter */
-    if (!file_exists(whole) && file_exists(index))
-        status = load_index(folder, index, &f, err);
-    else
-        status = load_file(whole, &f, err);
+    enum status status = each_file(folder, load_file, &f, err);
     for (uint32_t i = 0; status == STATUS_OK && i < layout->n_tensors; i++)
         if (!f.seen[i])
             status = err_set(err, STATUS_MISMATCH, "%s: tensor '%s' is missing", folder, layout->tensors[i].name);
@@ -289,6 +286,61 @@ enum status hf_folder_load_part(const char *folder, const struct layout *layout,
                                 float *theta, struct err *err)
 {
     return load(folder, (struct loading){.layout = layout, .part = true, .others = others, .theta = theta}, err);
+}
+
+/* --- tensors as they are ----------------------------------------------------------------------------------------- */
+
+struct taking {
+    const struct frozen *list;
+    struct safetensors_tensor *tensors; /* [list->n] data NULL: not found yet */
+    struct safetensors *maps;           /* [n_maps] open files: they hold the data */
+    uint32_t n_maps;
+};
+
+static enum status take_file(void *ctx, const char *path, struct err *err)
+{
+    struct taking *t = ctx;
+    struct safetensors *maps = mem_resize(t->maps, t->n_maps * sizeof *maps, (t->n_maps + 1) * sizeof *maps);
+    if (!maps) return STATUS_NOMEM;
+    t->maps = maps;
+    struct safetensors *st = &maps[t->n_maps];
+    TRY(safetensors_open(st, path, err));
+    t->n_maps++;
+    for (uint32_t i = 0; i < st->n; i++) {
+        const struct safetensors_entry *e = &st->entries[i];
+        const struct frozen_tensor *wanted = frozen_find(t->list, e->name);
+        if (wanted && frozen_is(wanted, e)) t->tensors[wanted - t->list->tensors].data = e->data;
+    }
+    return STATUS_OK;
+}
+
+static const struct frozen_tensor *first_missing(const struct taking *t)
+{
+    for (uint32_t i = 0; i < t->list->n; i++)
+        if (!t->tensors[i].data) return &t->list->tensors[i];
+    return NULL;
+}
+
+enum status hf_folder_take(const char *folder, const struct frozen *list, const char *path, struct err *err)
+{
+    struct taking t = {.list = list, .tensors = mem_alloc(list->n, sizeof *t.tensors)};
+    enum status status = STATUS_NOMEM;
+    if (t.tensors) {
+        frozen_entries(list, t.tensors);
+        status = each_file(folder, take_file, &t, err);
+    }
+    if (status == STATUS_NOMEM) status = err_set(err, status, "no memory to read %.300s", folder);
+    if (status == STATUS_OK) {
+        const struct frozen_tensor *missing = first_missing(&t);
+        status = missing ? err_set(err, STATUS_NOTFOUND,
+                                   "%.300s lacks the frozen tensor '%.191s' with dtype %s and its shape", folder,
+                                   missing->name, missing->dtype)
+                         : safetensors_write(path, t.tensors, list->n, err);
+    }
+    for (uint32_t i = 0; i < t.n_maps; i++) safetensors_close(&t.maps[i]);
+    mem_free(t.maps);
+    mem_free(t.tensors);
+    return status;
 }
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */

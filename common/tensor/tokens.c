@@ -14,7 +14,7 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
-#include "common/os/temporary.h"
+#include "common/os/fileio.h"
 
 enum {
     MAGIC_U16 = 20240520,

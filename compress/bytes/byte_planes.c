@@ -5,7 +5,7 @@
 #include "compress/codec_simd.h"
 
 /* With a constant width the compiler makes shuffles. */
-CODEC_SIMD_BODY split_body(const uint8_t *restrict src, size_t n, size_t width, uint8_t *restrict dst)
+CODEC_SIMD(split, (const uint8_t *restrict src, size_t n, size_t width, uint8_t *restrict dst), (src, n, width, dst))
 {
     if (width == 2) {
         for (size_t i = 0; i < n; i++) dst[i] = src[2 * i];
@@ -18,10 +18,8 @@ CODEC_SIMD_BODY split_body(const uint8_t *restrict src, size_t n, size_t width, 
             for (size_t i = 0; i < n; i++) dst[plane * n + i] = src[i * width + plane];
     }
 }
-CODEC_SIMD_VARIANTS(split, (const uint8_t *restrict src, size_t n, size_t width, uint8_t *restrict dst),
-                    (src, n, width, dst))
 
-CODEC_SIMD_BODY join_body(const uint8_t *restrict src, size_t n, size_t width, uint8_t *restrict dst)
+CODEC_SIMD(join, (const uint8_t *restrict src, size_t n, size_t width, uint8_t *restrict dst), (src, n, width, dst))
 {
     if (width == 2) {
         for (size_t i = 0; i < n; i++) {
@@ -40,8 +38,6 @@ CODEC_SIMD_BODY join_body(const uint8_t *restrict src, size_t n, size_t width, u
             for (size_t i = 0; i < n; i++) dst[i * width + plane] = src[plane * n + i];
     }
 }
-CODEC_SIMD_VARIANTS(join, (const uint8_t *restrict src, size_t n, size_t width, uint8_t *restrict dst),
-                    (src, n, width, dst))
 
 void planes_split(const uint8_t *src, size_t size, size_t width, uint8_t *dst)
 {

@@ -119,13 +119,12 @@ static void lowbit_shape(const struct value_ctx *ctx, struct payload_shape *out)
 }
 
 /* *bad = 1 if a nibble is 8, which int4 does not make. */
-CODEC_SIMD_BODY scan_body(const uint8_t *restrict codes, size_t n, uint8_t *bad)
+CODEC_SIMD(scan, (const uint8_t *restrict codes, size_t n, uint8_t *bad), (codes, n, bad))
 {
     uint8_t any = 0;
     for (size_t i = 0; i < n; i++) any |= (uint8_t)((codes[i] & 0x0f) == 0x08) | (uint8_t)((codes[i] & 0xf0) == 0x80);
     *bad = any;
 }
-CODEC_SIMD_VARIANTS(scan, (const uint8_t *restrict codes, size_t n, uint8_t *bad), (codes, n, bad))
 
 static bool all_zero(const uint8_t *bytes, size_t n)
 {

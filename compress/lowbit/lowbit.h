@@ -1,6 +1,6 @@
 /* Inner loops of the dense low-bit codecs (int4, 2bit, 1bit), each for one block of values.
  *
- * - lowbit_plain.c is the definition; lowbit_avx2.c and lowbit_avx512.c give the same bits faster.
+ * - lowbit_plain.c is the definition; lowbit_avx2.c and lowbit_avx512.c give the same bits faster (lowbit_body.h).
  * - Sums have a fixed order: value i is added to partial sum i mod 16 in the order of i. The 16 partial sums are folded
  *   in halves (s[j] += s[j + 8], then 4, 2, 1).
  * - Codes of `bits` bits lie in bytes lowest bit first: code i at bit bits * i. The bits after the last code are
@@ -39,6 +39,12 @@ struct lowbit_kernels {
     void (*add2)(const uint8_t *codes, size_t n, const float *table, float *out);
     void (*add1)(const uint8_t *codes, size_t n, const float *table, float *out);
 };
+
+/* The functions of a source that have the names of the members. */
+#define LOWBIT_KERNELS                                                                                                 \
+    {                                                                                                                  \
+        absmax, abs_sum, abs_sum_above, pack_int4, pack_2bit, pack_1bit, expand4, expand2, expand1, add4, add2, add1   \
+    }
 
 extern const struct lowbit_kernels lowbit_plain, lowbit_avx2, lowbit_avx512;
 

@@ -1,4 +1,4 @@
-/* AVX-512 forms of lowbit_plain.c. Packing takes 64 values at a time; the last ones go through a padded copy. */
+/* AVX-512 forms of lowbit_plain.c: the parts of lowbit_body.h that depend on the instruction set. */
 #include "compress/lowbit/lowbit.h"
 
 #if defined(__x86_64__)
@@ -7,222 +7,108 @@
 
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
 #define INLINE TARGET static inline __attribute__((always_inline))
+#define MM(name) _mm512_##name
+#define SI(name) _mm512_##name##_si512
 
-enum { GROUP = 64 };
+typedef __m512 floats, table;
+typedef __m512i ints;
 
-INLINE __mmask16 lanes_of(size_t n)
+INLINE floats as_floats(ints x)
 {
-    return n < 16 ? (__mmask16)((1u << n) - 1) : (__mmask16)0xffff;
+    return _mm512_castsi512_ps(x);
 }
 
-INLINE __m512i magnitude_bits(__m512 x)
+INLINE ints in_order(ints bytes)
 {
-    return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
+    const ints order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return _mm512_permutexvar_epi32(order, bytes);
 }
 
-INLINE __m512 magnitude(__m512 x)
+INLINE void add_above(floats m, floats t, floats *sum, ints *count)
 {
-    return _mm512_min_ps(_mm512_castsi512_ps(magnitude_bits(x)), _mm512_set1_ps(LOWBIT_SUM_MAX));
+    __mmask16 over = _mm512_cmp_ps_mask(m, t, _CMP_GT_OQ);
+    *sum = _mm512_mask_add_ps(*sum, over, *sum, m);
+    *count = _mm512_mask_add_epi32(*count, over, *count, _mm512_set1_epi32(1));
 }
 
-TARGET static uint32_t absmax(const float *x, size_t n)
+INLINE __m256 eight_of(const floats s[1])
 {
-    __m512i a = _mm512_setzero_si512(), b = a;
-    size_t i = 0;
-    for (; n - i >= 32; i += 32) {
-        a = _mm512_max_epu32(a, magnitude_bits(_mm512_loadu_ps(x + i)));
-        b = _mm512_max_epu32(b, magnitude_bits(_mm512_loadu_ps(x + i + 16)));
-    }
-    for (; i < n; i += 16) a = _mm512_max_epu32(a, magnitude_bits(_mm512_maskz_loadu_ps(lanes_of(n - i), x + i)));
-    return _mm512_reduce_max_epu32(_mm512_max_epu32(a, b));
+    return _mm256_add_ps(_mm512_castps512_ps256(s[0]), _mm512_extractf32x8_ps(s[0], 1));
 }
 
-INLINE float fold(__m512 s)
+INLINE uint32_t largest(ints x)
 {
-    __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1));
-    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+    return _mm512_reduce_max_epu32(x);
 }
 
-TARGET static float abs_sum(const float *x, size_t n)
+INLINE size_t total(ints x)
 {
-    __m512 s = _mm512_setzero_ps();
-    size_t i = 0;
-    for (; n - i >= 16; i += 16) s = _mm512_add_ps(s, magnitude(_mm512_loadu_ps(x + i)));
-    if (i < n) s = _mm512_add_ps(s, magnitude(_mm512_maskz_loadu_ps(lanes_of(n - i), x + i)));
-    return fold(s);
+    return (size_t)_mm512_reduce_add_epi32(x);
 }
 
-TARGET static float abs_sum_above(const float *x, size_t n, float threshold, size_t *above_p)
+INLINE ints code2(ints sign, floats m, floats t)
 {
-    const __m512 t = _mm512_set1_ps(threshold);
-    const __m512i one = _mm512_set1_epi32(1);
-    __m512 s = _mm512_setzero_ps();
-    __m512i above = _mm512_setzero_si512();
-    for (size_t i = 0; i < n; i += 16) {
-        __mmask16 there = lanes_of(n - i);
-        __m512 m = magnitude(_mm512_maskz_loadu_ps(there, x + i));
-        __mmask16 over = _mm512_mask_cmp_ps_mask(there, m, t, _CMP_GT_OQ);
-        s = _mm512_mask_add_ps(s, over, s, m);
-        above = _mm512_mask_add_epi32(above, over, above, one);
-    }
-    *above_p = (size_t)_mm512_reduce_add_epi32(above);
-    return fold(s);
+    return _mm512_mask_or_epi32(sign, _mm512_cmp_ps_mask(m, t, _CMP_GT_OQ), sign, _mm512_set1_epi32(1));
 }
 
-/* The low bytes of 64 small integers, in order. The two narrowings leave them in groups of four, transposed. */
-INLINE __m512i bytes_of(const __m512i q[4])
+INLINE uint16_t signs(floats x)
 {
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    __m512i low = _mm512_packs_epi32(q[0], q[1]), high = _mm512_packs_epi32(q[2], q[3]);
-    return _mm512_permutexvar_epi32(order, _mm512_packs_epi16(low, high));
+    return (uint16_t)_mm512_movepi32_mask(_mm512_castps_si512(x));
 }
 
-INLINE void store_nibbles(const __m512i q[4], uint8_t *codes)
+INLINE void narrow16(ints pairs, uint8_t *codes)
 {
-    __m512i bytes = _mm512_and_si512(bytes_of(q), _mm512_set1_epi8(15));
-    __m512i pairs = _mm512_maddubs_epi16(bytes, _mm512_set1_epi16(0x1001)); /* first + 16 * second */
     _mm256_storeu_si256((__m256i *)codes, _mm512_cvtepi16_epi8(pairs));
 }
 
-INLINE void int4_group(const float *x, __m512 factor, uint8_t *codes)
+INLINE void narrow32(ints fours, uint8_t *codes)
 {
-    const __m512 shift = _mm512_set1_ps(0x1.8p23f);
-    __m512i q[4];
-    for (int k = 0; k < 4; k++) {
-        __m512 shifted = _mm512_add_ps(_mm512_mul_ps(_mm512_loadu_ps(x + 16 * k), factor), shift);
-        q[k] = _mm512_sub_epi32(_mm512_castps_si512(shifted), _mm512_castps_si512(shift));
-    }
-    store_nibbles(q, codes);
-}
-
-TARGET static void pack_int4(const float *x, size_t n, float factor, uint8_t *codes)
-{
-    const __m512 f = _mm512_set1_ps(factor);
-    size_t i = 0;
-    for (; n - i >= GROUP; i += GROUP) int4_group(x + i, f, codes + i / 2);
-    if (i == n) return;
-    float padded[GROUP] = {0};
-    uint8_t last[GROUP / 2];
-    memcpy(padded, x + i, 4 * (n - i));
-    int4_group(padded, f, last);
-    memcpy(codes + i / 2, last, (n - i + 1) / 2);
-}
-
-INLINE void two_bit_group(const float *x, __m512 threshold, uint8_t *codes)
-{
-    __m512i q[4];
-    for (int k = 0; k < 4; k++) {
-        __m512 v = _mm512_loadu_ps(x + 16 * k);
-        __m512i sign = _mm512_slli_epi32(_mm512_srli_epi32(_mm512_castps_si512(v), 31), 1);
-        __mmask16 over = _mm512_cmp_ps_mask(magnitude(v), threshold, _CMP_GT_OQ);
-        q[k] = _mm512_mask_or_epi32(sign, over, sign, _mm512_set1_epi32(1));
-    }
-    __m512i pairs = _mm512_maddubs_epi16(bytes_of(q), _mm512_set1_epi16(0x0401));
-    __m512i fours = _mm512_madd_epi16(pairs, _mm512_set1_epi32(0x00100001));
     _mm_storeu_si128((__m128i *)codes, _mm512_cvtepi32_epi8(fours));
 }
 
-TARGET static void pack_2bit(const float *x, size_t n, float threshold, uint8_t *codes)
+INLINE table table4(const float *levels)
 {
-    const __m512 t = _mm512_set1_ps(threshold);
-    size_t i = 0;
-    for (; n - i >= GROUP; i += GROUP) two_bit_group(x + i, t, codes + i / 4);
-    if (i == n) return;
-    float padded[GROUP] = {0};
-    uint8_t last[GROUP / 4];
-    memcpy(padded, x + i, 4 * (n - i));
-    two_bit_group(padded, t, last);
-    memcpy(codes + i / 4, last, (n - i + 3) / 4);
+    return _mm512_loadu_ps(levels);
 }
 
-TARGET static void pack_1bit(const float *x, size_t n, uint8_t *codes)
+INLINE table table2(const float *levels)
 {
-    size_t i = 0;
-    for (; n - i >= 16; i += 16) {
-        uint16_t signs = (uint16_t)_mm512_movepi32_mask(_mm512_castps_si512(_mm512_loadu_ps(x + i)));
-        memcpy(codes + i / 8, &signs, 2);
-    }
-    if (i == n) return;
-    __m512 last = _mm512_maskz_loadu_ps(lanes_of(n - i), x + i);
-    uint16_t signs = (uint16_t)_mm512_movepi32_mask(_mm512_castps_si512(last));
-    memcpy(codes + i / 8, &signs, (n - i + 7) / 8);
+    return _mm512_broadcast_f32x4(_mm_loadu_ps(levels));
 }
 
-/* 16 codes to table entries. The permutation uses the low four bits of an index. */
-INLINE __m512 look_up4(const uint8_t *p, __m512 table)
+INLINE table table1(const float *levels)
+{
+    return _mm512_mask_blend_ps(0xaaaa, _mm512_set1_ps(levels[0]), _mm512_set1_ps(levels[1]));
+}
+
+/* 16 codes to levels. The permutation uses the low four bits of an index. */
+INLINE floats look_up4(const uint8_t *p, table t)
 {
     uint32_t low, high;
     memcpy(&low, p, 4);
     memcpy(&high, p + 4, 4);
-    __m512i word = _mm512_inserti64x4(_mm512_set1_epi32((int)low), _mm256_set1_epi32((int)high), 1);
+    ints word = _mm512_inserti64x4(_mm512_set1_epi32((int)low), _mm256_set1_epi32((int)high), 1);
     word = _mm512_srlv_epi32(word, _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28));
-    return _mm512_permutexvar_ps(word, table);
+    return _mm512_permutexvar_ps(word, t);
 }
 
-INLINE __m512 look_up2(const uint8_t *p, __m512 table)
+INLINE floats look_up2(const uint8_t *p, table t)
 {
     uint32_t all;
     memcpy(&all, p, 4);
-    __m512i word = _mm512_srlv_epi32(_mm512_set1_epi32((int)all),
-                                     _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
-    return _mm512_permutexvar_ps(word, table);
+    ints word = _mm512_srlv_epi32(_mm512_set1_epi32((int)all),
+                                  _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
+    return _mm512_permutexvar_ps(word, t);
 }
 
-INLINE __m512 look_up1(const uint8_t *p, __m512 table)
+INLINE floats look_up1(const uint8_t *p, table t)
 {
     uint16_t ones;
     memcpy(&ones, p, 2);
-    return _mm512_mask_blend_ps(ones, _mm512_moveldup_ps(table), _mm512_movehdup_ps(table));
+    return _mm512_mask_blend_ps(ones, _mm512_moveldup_ps(t), _mm512_movehdup_ps(t));
 }
 
-INLINE __m512 once16(const float *table)
-{
-    return _mm512_loadu_ps(table);
-}
+#include "compress/lowbit/lowbit_body.h"
 
-INLINE __m512 four_times4(const float *table)
-{
-    return _mm512_broadcast_f32x4(_mm_loadu_ps(table));
-}
-
-INLINE __m512 eight_times2(const float *table)
-{
-    return _mm512_mask_blend_ps(0xaaaa, _mm512_set1_ps(table[0]), _mm512_set1_ps(table[1]));
-}
-
-#define EXPAND_AND_ADD(bits, table16)                                                                                  \
-    TARGET static void expand##bits(const uint8_t *codes, size_t n, const float *table, float *out)                    \
-    {                                                                                                                  \
-        const __m512 t = table16(table);                                                                               \
-        size_t i = 0;                                                                                                  \
-        for (; n - i >= 16; i += 16) _mm512_storeu_ps(out + i, look_up##bits(codes + i * bits / 8, t));                \
-        if (i < n) lowbit_plain.expand##bits(codes + i * bits / 8, n - i, table, out + i);                             \
-    }                                                                                                                  \
-    TARGET static void add##bits(const uint8_t *codes, size_t n, const float *table, float *out)                       \
-    {                                                                                                                  \
-        const __m512 t = table16(table);                                                                               \
-        size_t i = 0;                                                                                                  \
-        for (; n - i >= 16; i += 16)                                                                                   \
-            _mm512_storeu_ps(out + i,                                                                                  \
-                             _mm512_add_ps(_mm512_loadu_ps(out + i), look_up##bits(codes + i * bits / 8, t)));         \
-        if (i < n) lowbit_plain.add##bits(codes + i * bits / 8, n - i, table, out + i);                                \
-    }
-EXPAND_AND_ADD(4, once16)
-EXPAND_AND_ADD(2, four_times4)
-EXPAND_AND_ADD(1, eight_times2)
-
-const struct lowbit_kernels lowbit_avx512 = {.absmax = absmax,
-                                             .abs_sum = abs_sum,
-                                             .abs_sum_above = abs_sum_above,
-                                             .pack_int4 = pack_int4,
-                                             .pack_2bit = pack_2bit,
-                                             .pack_1bit = pack_1bit,
-                                             .expand4 = expand4,
-                                             .expand2 = expand2,
-                                             .expand1 = expand1,
-                                             .add4 = add4,
-                                             .add2 = add2,
-                                             .add1 = add1};
+const struct lowbit_kernels lowbit_avx512 = LOWBIT_KERNELS;
 #endif

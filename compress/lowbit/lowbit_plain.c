@@ -103,18 +103,7 @@ EXPAND_AND_ADD(4)
 EXPAND_AND_ADD(2)
 EXPAND_AND_ADD(1)
 
-const struct lowbit_kernels lowbit_plain = {.absmax = absmax,
-                                            .abs_sum = abs_sum,
-                                            .abs_sum_above = abs_sum_above,
-                                            .pack_int4 = pack_int4,
-                                            .pack_2bit = pack_2bit,
-                                            .pack_1bit = pack_1bit,
-                                            .expand4 = expand4,
-                                            .expand2 = expand2,
-                                            .expand1 = expand1,
-                                            .add4 = add4,
-                                            .add2 = add2,
-                                            .add1 = add1};
+const struct lowbit_kernels lowbit_plain = LOWBIT_KERNELS;
 
 const struct lowbit_kernels *lowbit_kernels(void)
 {

@@ -138,7 +138,8 @@ static size_t collect(struct topk_select *s, const float *x, size_t length, uint
 
 /* *found = a threshold that at least k of bits[n] reach; fewer than k are larger, or exactly k reach it. All bits lie
  * in least .. MAGNITUDE. */
-CODEC_SIMD_BODY bisect_body(const uint32_t *restrict bits, size_t n, size_t k, uint32_t least, uint32_t *found)
+CODEC_SIMD(bisect, (const uint32_t *restrict bits, size_t n, size_t k, uint32_t least, uint32_t *found),
+           (bits, n, k, least, found))
 {
     uint32_t low = least, high = 0; /* invariant: at least k reach low, fewer than k reach high */
     for (size_t i = 0; i < n; i++) high = bits[i] > high ? bits[i] : high;
@@ -153,8 +154,6 @@ CODEC_SIMD_BODY bisect_body(const uint32_t *restrict bits, size_t n, size_t k, u
     }
     *found = low;
 }
-CODEC_SIMD_VARIANTS(bisect, (const uint32_t *restrict bits, size_t n, size_t k, uint32_t least, uint32_t *found),
-                    (bits, n, k, least, found))
 
 /* A threshold above 0 that at least k magnitudes reach; otherwise 1, which all nonzero magnitudes reach. */
 static uint32_t safe_guess(uint32_t *bins, const float *x, size_t length, size_t k)

@@ -44,7 +44,8 @@ struct sums {
 
 enum { LANES = 16 };
 
-CODEC_SIMD_BODY add_up_body(const uint32_t *restrict magnitude, size_t n, uint32_t split, struct sums *restrict out)
+CODEC_SIMD(add_up, (const uint32_t *restrict magnitude, size_t n, uint32_t split, struct sums *restrict out),
+           (magnitude, n, split, out))
 {
     double all[LANES] = {0}, above[LANES] = {0};
     uint32_t most = 0, least = UINT32_MAX, count = 0;
@@ -70,8 +71,6 @@ CODEC_SIMD_BODY add_up_body(const uint32_t *restrict magnitude, size_t n, uint32
         out->above += above[k];
     }
 }
-CODEC_SIMD_VARIANTS(add_up, (const uint32_t *restrict magnitude, size_t n, uint32_t split, struct sums *restrict out),
-                    (magnitude, n, split, out))
 
 /* Sums in ascending order of index. */
 static void add_in_order(const uint32_t *magnitude, size_t n, uint32_t split, struct sums *s)

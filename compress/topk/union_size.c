@@ -61,11 +61,10 @@ static struct golomb parameter(const struct group *g, const uint32_t *counts)
 }
 
 /* flag[i] = 1 if x[i] is carried. */
-CODEC_SIMD_BODY mark_body(const float *restrict x, uint32_t n, uint8_t *restrict flag)
+CODEC_SIMD(mark, (const float *restrict x, uint32_t n, uint8_t *restrict flag), (x, n, flag))
 {
     for (uint32_t i = 0; i < n; i++) flag[i] = !merge_unsent(x[i]);
 }
-CODEC_SIMD_VARIANTS(mark, (const float *restrict x, uint32_t n, uint8_t *restrict flag), (x, n, flag))
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the lowest byte of a word is its first flag");
 

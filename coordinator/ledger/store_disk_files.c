@@ -6,7 +6,6 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
-#include "common/os/temporary.h"
 #include "common/tensor/hf_files.h"
 #include "common/tensor/hf_folder.h"
 #include "coordinator/ledger/store_disk.h"

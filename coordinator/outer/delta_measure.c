@@ -17,7 +17,7 @@ struct measure_job {
 };
 
 /* Bits of the largest magnitude of x[n]; integer maxima have no order. */
-CODEC_SIMD_BODY largest_body(const float *restrict x, size_t n, uint32_t *restrict out)
+CODEC_SIMD(largest, (const float *restrict x, size_t n, uint32_t *restrict out), (x, n, out))
 {
     uint32_t largest = 0;
     for (size_t i = 0; i < n; i++) {
@@ -26,13 +26,11 @@ CODEC_SIMD_BODY largest_body(const float *restrict x, size_t n, uint32_t *restri
     }
     if (largest > *out) *out = largest;
 }
-CODEC_SIMD_VARIANTS(largest, (const float *restrict x, size_t n, uint32_t *restrict out), (x, n, out))
 
-CODEC_SIMD_BODY subtract_body(const float *restrict theta, float *restrict x, size_t n)
+CODEC_SIMD(subtract, (const float *restrict theta, float *restrict x, size_t n), (theta, x, n))
 {
     for (size_t i = 0; i < n; i++) x[i] = theta[i] - x[i];
 }
-CODEC_SIMD_VARIANTS(subtract, (const float *restrict theta, float *restrict x, size_t n), (theta, x, n))
 
 /* Threads share the parts. */
 static void measure_parts(void *ctx, int thread, int threads)

@@ -80,14 +80,13 @@ bool outer_finite(const float *x, size_t n)
 }
 
 /* lane[i mod SUM_LANES] += a[i] b[i]. */
-CODEC_SIMD_BODY product_body(const float *a, const float *b, size_t n, double *restrict lane)
+CODEC_SIMD(product, (const float *a, const float *b, size_t n, double *restrict lane), (a, b, n, lane))
 {
     size_t i = 0;
     for (; i + SUM_LANES <= n; i += SUM_LANES)
         for (size_t k = 0; k < SUM_LANES; k++) lane[k] += (double)a[i + k] * (double)b[i + k];
     for (size_t k = 0; i < n; i++, k++) lane[k] += (double)a[i] * (double)b[i];
 }
-CODEC_SIMD_VARIANTS(product, (const float *a, const float *b, size_t n, double *restrict lane), (a, b, n, lane))
 
 double outer_dot(const float *a, const float *b, size_t n)
 {

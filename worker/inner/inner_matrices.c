@@ -61,8 +61,8 @@ static void deal(struct inner_matrices *m, struct group *order, double *load, in
     }
 }
 
-static enum status deal_all(struct inner_matrices *m, const struct layout *layout, hidden_blocks_fn blocks, int n_ranks,
-                            bool tensors)
+enum status inner_matrices_deal(struct inner_matrices *m, const struct layout *layout, hidden_blocks_fn blocks,
+                                int n_ranks, bool tensors)
 {
     *m = (struct inner_matrices){0};
     TRY(list_matrices(m, layout, blocks)); /* m->matrices is NULL: only counts */
@@ -84,18 +84,6 @@ static enum status deal_all(struct inner_matrices *m, const struct layout *layou
     mem_free(load);
     if (status != STATUS_OK) inner_matrices_finish(m);
     return status;
-}
-
-enum status inner_matrices_deal(struct inner_matrices *m, const struct layout *layout, hidden_blocks_fn blocks,
-                                int n_ranks)
-{
-    return deal_all(m, layout, blocks, n_ranks, false);
-}
-
-enum status inner_matrices_deal_tensors(struct inner_matrices *m, const struct layout *layout, hidden_blocks_fn blocks,
-                                        int n_ranks)
-{
-    return deal_all(m, layout, blocks, n_ranks, true);
 }
 
 void inner_matrices_finish(struct inner_matrices *m)

@@ -6,6 +6,7 @@
 #ifndef WORKER_INNER_MATRICES_H
 #define WORKER_INNER_MATRICES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,13 +25,10 @@ struct inner_matrices {
     size_t n;
 };
 
-/* Lists the matrices and assigns each to a rank. blocks NULL: no matrices. NOMEM; INVALID if the number of blocks does
- * not divide the columns. Free with inner_matrices_finish. */
+/* Lists the matrices and assigns each to a rank; `tensors`: all matrices of a tensor to the same one. blocks NULL: no
+ * matrices. NOMEM; INVALID if the number of blocks does not divide the columns. Free with inner_matrices_finish. */
 enum status inner_matrices_deal(struct inner_matrices *m, const struct layout *layout, hidden_blocks_fn blocks,
-                                int n_ranks) MUST_CHECK;
-/* As above, but all matrices of a tensor go to one rank. */
-enum status inner_matrices_deal_tensors(struct inner_matrices *m, const struct layout *layout, hidden_blocks_fn blocks,
-                                        int n_ranks) MUST_CHECK;
+                                int n_ranks, bool tensors) MUST_CHECK;
 void inner_matrices_finish(struct inner_matrices *m);
 /* Copies the matrices of one rank to out[m->n] and returns their number. */
 size_t inner_matrices_of(const struct inner_matrices *m, int rank, struct muon_matrix *out);

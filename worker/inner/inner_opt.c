@@ -7,7 +7,6 @@
 #include "common/base/rng.h"
 #include "common/base/units.h"
 #include "worker/inner/inner_shard.h"
-#include "worker/inner/inner_step.h"
 
 _Static_assert(SCALAR_COUNT * sizeof(float) % _Alignof(struct step_count) == 0 &&
                    (SCALARS - SCALAR_COUNT) * sizeof(float) >= sizeof(struct step_count),
@@ -53,7 +52,7 @@ uint64_t inner_opt_matrix_bytes(const struct inner_opt_config *config, const str
     struct inner_matrices dealt;
     uint64_t bytes = 0;
     if (config->kind != OPTIMIZER_MUON ||
-        inner_matrices_deal(&dealt, layout, config->hidden_blocks, n_ranks) != STATUS_OK || !dealt.n)
+        inner_matrices_deal(&dealt, layout, config->hidden_blocks, n_ranks, false) != STATUS_OK || !dealt.n)
         return 0;
     struct muon_matrix *mine = mem_alloc(dealt.n, sizeof *mine);
     for (int r = 0; mine && r < n_ranks; r++) {
@@ -138,7 +137,7 @@ static enum status make_slices(struct inner_opt *opt, const struct layout *layou
     opt->slices = mem_alloc((size_t)opt->n_slices, sizeof *opt->slices);
     if (!opt->slices) return STATUS_NOMEM;
     if (opt->config.kind == OPTIMIZER_MUON)
-        TRY(inner_matrices_deal(&dealt, layout, opt->config.hidden_blocks, opt->n_slices));
+        TRY(inner_matrices_deal(&dealt, layout, opt->config.hidden_blocks, opt->n_slices, false));
     struct muon_matrix *scratch = dealt.n ? mem_alloc(dealt.n, sizeof *scratch) : NULL;
     enum status status = dealt.n && !scratch ? STATUS_NOMEM : fill_slices(opt, layout, devices, &dealt, scratch);
     mem_free(scratch);
@@ -176,22 +175,27 @@ static enum status check(const struct inner_opt_config *config, struct err *err)
     return STATUS_OK;
 }
 
-static struct inner_opt *make(const struct inner_opt_config *config, const struct layout *layout, int n_slices)
+static enum status make(struct inner_opt **out, const struct inner_opt_config *config, const struct layout *layout,
+                        int n_slices, struct err *err)
 {
     assert(n_slices > 0);
+    TRY(check(config, err));
     struct inner_opt *opt = mem_alloc(1, sizeof *opt);
-    if (!opt) return NULL;
+    if (!opt) return err_set(err, STATUS_NOMEM, "no memory for the inner optimizer");
     opt->config = *config;
     opt->n_params = layout->n_params;
     opt->n_slices = n_slices;
     opt->moment = inner_opt_moment_size(config);
-    return opt;
+    *out = opt;
+    return STATUS_OK;
 }
 
-/* Reports why creation failed, with the planned `bytes` of moments, and destroys `opt`. */
-static enum status create_failed(struct inner_opt *opt, enum status status, uint64_t bytes, const char *owner,
-                                 struct err *err)
+/* After `status` of a fill. A failure is reported with the planned `bytes` of moments, and destroys *out. */
+static enum status filled(struct inner_opt **out, enum status status, uint64_t bytes, const char *owner,
+                          struct err *err)
 {
+    struct inner_opt *opt = *out;
+    if (status == STATUS_OK) return STATUS_OK;
     struct device *dev = NULL; /* the last device in use is the one that failed */
     for (int r = 0; opt->slices && r < opt->n_slices; r++)
         if (opt->slices[r].dev) dev = opt->slices[r].dev;
@@ -202,21 +206,16 @@ static enum status create_failed(struct inner_opt *opt, enum status status, uint
         err_set(err, status, "cannot plan the inner optimizer on %s: %s", dev->name,
                 status == STATUS_UNSUPPORTED && dev->note[0] ? dev->note : status_text(status));
     inner_opt_destroy(opt);
+    *out = NULL;
     return status;
 }
 
 enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_config *config, const struct layout *layout,
                              struct device *const *devices, int n_ranks, struct err *err)
 {
-    TRY(check(config, err));
-    struct inner_opt *opt = make(config, layout, n_ranks);
-    if (!opt) return err_set(err, STATUS_NOMEM, "no memory for the inner optimizer");
-    enum status status = fill(opt, layout, devices);
-    if (status == STATUS_OK) {
-        *out = opt;
-        return STATUS_OK;
-    }
-    return create_failed(opt, status, inner_opt_moment_bytes(config, layout->n_params), "", err);
+    TRY(make(out, config, layout, n_ranks, err));
+    enum status status = fill(*out, layout, devices);
+    return filled(out, status, inner_opt_moment_bytes(config, layout->n_params), "", err);
 }
 
 static enum status fill_sharded(struct inner_opt *opt, const struct layout *layout, const struct shard_map *map,
@@ -239,15 +238,9 @@ enum status inner_opt_create_sharded(struct inner_opt **out, const struct inner_
                                      const struct layout *layout, const struct shard_map *map,
                                      struct collective *const *colls, struct err *err)
 {
-    TRY(check(config, err));
-    struct inner_opt *opt = make(config, layout, (int)map->ranks);
-    if (!opt) return err_set(err, STATUS_NOMEM, "no memory for the inner optimizer");
-    enum status status = fill_sharded(opt, layout, map, colls);
-    if (status == STATUS_OK) {
-        *out = opt;
-        return STATUS_OK;
-    }
-    return create_failed(opt, status, inner_shard_moment_bytes(map, 0, inner_opt_moment_size(config)), " a rank", err);
+    TRY(make(out, config, layout, (int)map->ranks, err));
+    enum status status = fill_sharded(*out, layout, map, colls);
+    return filled(out, status, inner_shard_moment_bytes(map, 0, inner_opt_moment_size(config)), " a rank", err);
 }
 
 void inner_opt_destroy(struct inner_opt *opt)

@@ -17,29 +17,12 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "common/config/config.h"
 #include "common/tensor/layout.h"
-#include "gpu/device.h"
-#include "worker/inner/inner_matrices.h"
-
-struct inner_opt_config {
-    enum optimizer kind; /* OPTIMIZER_ADAMW, OPTIMIZER_MUON or OPTIMIZER_SGD */
-    double beta1, beta2, eps, weight_decay;
-    double grad_clip; /* limit of the global L2 norm; <= 0: no clipping */
-    double muon_momentum;
-    uint32_t muon_steps;            /* >= 1 */
-    hidden_blocks_fn hidden_blocks; /* the model family's, for muon */
-    bool bf16;                      /* moments are bf16 (gpu/moment_rules.h), not fp32 */
-    uint64_t seed;                  /* run.seed; seeds the rounding of bf16 moments */
-    bool unread;                    /* inner_opt_read is never called: the host keeps no copy of a GPU's moments */
-};
+#include "worker/inner/inner_step.h"
 
 struct collective;
 struct inner_shard;
 struct shard_map;
-
-/* Indices into a slice's scalars; a struct step_count starts at SCALAR_COUNT. */
-enum { SCALAR_SUMSQ, SCALAR_SCALE, SCALAR_NORM, SCALAR_COUNT = 4, SCALARS = 12 };
 
 struct inner_opt_slice {
     struct device *dev;

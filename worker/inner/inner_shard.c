@@ -3,7 +3,6 @@
 #include <assert.h>
 
 #include "common/base/mem.h"
-#include "worker/inner/inner_step.h"
 #include "worker/inner/shard_deal.h"
 
 /* Adds the intersection of tensor t and the part as a span. Adjacent tensors with the same decay share a span. */

@@ -10,7 +10,7 @@
 #include "common/base/status.h"
 #include "common/tensor/layout.h"
 #include "gpu/collective.h"
-#include "worker/inner/inner_opt.h"
+#include "worker/inner/inner_step.h"
 #include "worker/inner/shard.h"
 
 struct inner_shard {

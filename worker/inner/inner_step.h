@@ -3,9 +3,28 @@
 #ifndef WORKER_INNER_STEP_H
 #define WORKER_INNER_STEP_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/config/config.h"
 #include "gpu/device.h"
 #include "gpu/moment_rules.h"
-#include "worker/inner/inner_opt.h"
+#include "worker/inner/inner_matrices.h"
+
+struct inner_opt_config {
+    enum optimizer kind; /* OPTIMIZER_ADAMW, OPTIMIZER_MUON or OPTIMIZER_SGD */
+    double beta1, beta2, eps, weight_decay;
+    double grad_clip; /* limit of the global L2 norm; <= 0: no clipping */
+    double muon_momentum;
+    uint32_t muon_steps;            /* >= 1 */
+    hidden_blocks_fn hidden_blocks; /* the model family's, for muon */
+    bool bf16;                      /* moments are bf16 (gpu/moment_rules.h), not fp32 */
+    uint64_t seed;                  /* run.seed; seeds the rounding of bf16 moments */
+    bool unread;                    /* inner_opt_read is never called: the host keeps no copy of a GPU's moments */
+};
+
+/* Indices into the scalars of a rank; a struct step_count starts at SCALAR_COUNT. */
+enum { SCALAR_SUMSQ, SCALAR_SCALE, SCALAR_NORM, SCALAR_COUNT = 4, SCALARS = 12 };
 
 /* All pointers are borrowed; m, v, momentum and scalars are memory of dev. */
 struct inner_step {
@@ -14,7 +33,7 @@ struct inner_step {
     size_t n_spans;
     const struct muon_plan *muon; /* NULL: no matrices */
     void *m, *v, *momentum;
-    float *scalars; /* [SCALARS], as in struct inner_opt_slice */
+    float *scalars; /* [SCALARS] */
 };
 
 /* The step count inside scalars[SCALARS]. */

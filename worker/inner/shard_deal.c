@@ -97,7 +97,7 @@ enum status shard_deal_make(struct shard_deal *deal, const struct shard_map *map
 {
     int ranks = (int)map->ranks;
     *deal = (struct shard_deal){0};
-    TRY(inner_matrices_deal_tensors(&deal->matrices, layout, blocks, ranks));
+    TRY(inner_matrices_deal(&deal->matrices, layout, blocks, ranks, true));
     size_t most = layout->n_tensors + map->ranks; /* every cut adds one piece */
     deal->pieces = mem_alloc(most, sizeof *deal->pieces);
     deal->parts = mem_alloc(most + map->n_buckets, sizeof *deal->parts);

@@ -6,10 +6,34 @@
 
 #include "common/base/mem.h"
 #include "common/base/units.h"
-#include "worker/model/activations.h"
 #include "worker/model/decoder_impl.h"
 
-/* --- memory: one walk counts (base NULL), the same walk places ---------------------------------------------------- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
+
+/* All activations lie in one block of device memory. The walk over all buffers runs twice: first to count (base NULL),
+ * then to place.
+ *
+ * train.recompute decides how much of a layer is kept for backward. The rest is recomputed layer by layer in buffers
+ * that all layers share. The last layer's forward results are still in these buffers when backward starts. */
+struct carve {
+    unsigned char *base; /* NULL: only count */
+    size_t used;
+};
+
+/* Returns the next `bytes`, aligned to MEM_ALIGN; NULL while counting. */
+static void *carve_take(struct carve *carve, size_t bytes)
+{
+    void *piece = carve->base ? carve->base + carve->used : NULL;
+    carve->used += (bytes + MEM_ALIGN - 1) & ~(size_t)(MEM_ALIGN - 1);
+    return piece;
+}
+
+/* Returns a buffer of `bytes` of layer l. A kept buffer and that of layer 0 are taken from `carve`; every other layer
+ * shares `first`, the buffer of layer 0. */
+static void *carve_layer(struct carve *carve, size_t l, bool kept, void *first, size_t bytes)
+{
+    return l && !kept ? first : carve_take(carve, bytes);
+}
 
 static struct norm_stats carve_stats(struct carve *carve, const struct model *m, size_t l, bool kept,
                                      struct norm_stats first)

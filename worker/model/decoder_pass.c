@@ -1,7 +1,8 @@
 /* Forward and backward passes of a decoder. */
 #include <assert.h>
+#include <string.h>
 
-#include "worker/model/activations.h"
+#include "compress/half.h"
 #include "worker/model/decoder.h"
 #include "worker/model/decoder_impl.h"
 
@@ -187,6 +188,16 @@ void decoder_run(struct model *m, const float *theta, const int32_t *tokens, con
 }
 
 /* --- logits ------------------------------------------------------------------------------------------------------- */
+
+/* Converts n activations in host memory, `act_bytes` each (4: fp32, 2: bf16), to out[n] in fp32. */
+static void activations_widen(const void *in, size_t act_bytes, size_t n, float *out)
+{
+    assert(act_bytes == sizeof(float) || act_bytes == sizeof(uint16_t));
+    if (act_bytes == sizeof(float))
+        memcpy(out, in, n * sizeof *out);
+    else
+        bf16_widen(in, n, out);
+}
 
 enum status decoder_logits(struct model *m, const float *theta, const int32_t *tokens, size_t first, size_t n,
                            float *out, struct err *err)

@@ -183,14 +183,11 @@ enum status generate_text_theta(const struct model_family *family, const struct 
 enum status generate_text(const char *folder, const struct generate_options *options, generate_emit_fn emit, void *ctx,
                           struct err *err)
 {
-    struct hf_config hf;
+    struct model_config config;
     struct layout layout;
-    TRY(hf_config_load(&hf, folder, err));
-    const struct model_family *family = model_family_find(hf.model_type);
-    if (!family)
-        return err_set(err, STATUS_UNSUPPORTED, "%s: unknown model family '%s': gpt2 and llama are supported", folder,
-                       hf.model_type);
-    struct model_config config = model_config_of_folder(&hf);
+    TRY(hf_config_load(&config, folder, err));
+    const struct model_family *family = model_family_find(config.family);
+    assert(family); /* hf_config_load takes no other */
     if (!options->ids && (!config.bytes || hf_files_has_tokenizer(folder)))
         return err_set(err, STATUS_UNSUPPORTED,
                        "%s: the model's tokens are not bytes: use transformers, which loads this folder, or give token "

@@ -109,30 +109,30 @@ struct gpt2_offsets gpt2_offsets_of(const struct model_config *config)
 enum status gpt2_config_json(const struct model_config *c, char *out, size_t cap)
 {
     char ids[96];
-    int n =
-        snprintf(out, cap,
-                 "{\n"
-                 "  \"architectures\": [\"GPT2LMHeadModel\"],\n"
-                 "  \"model_type\": \"gpt2\",\n"
-                 "  \"vocab_size\": %u,\n"
-                 "  \"n_positions\": %u,\n"
-                 "  \"n_ctx\": %u,\n"
-                 "  \"n_embd\": %u,\n"
-                 "  \"n_layer\": %u,\n"
-                 "  \"n_head\": %u,\n"
-                 "  \"n_inner\": null,\n"
-                 "  \"activation_function\": \"gelu_new\",\n"
-                 "  \"layer_norm_epsilon\": 1e-05,\n"
-                 "  \"initializer_range\": 0.02,\n"
-                 "  \"embd_pdrop\": 0.0,\n"
-                 "  \"attn_pdrop\": 0.0,\n"
-                 "  \"resid_pdrop\": 0.0,\n"
-                 "  \"scale_attn_weights\": true,\n"
-                 "  \"tie_word_embeddings\": true,\n"
-                 "%s"
-                 "  \"torch_dtype\": \"float32\"\n"
-                 "}\n",
-                 c->vocab_size, c->block_size, c->block_size, c->n_embd, c->n_layer, c->n_head, model_ids_json(c, ids));
+    int n = snprintf(out, cap,
+                     "{\n"
+                     "  \"architectures\": [\"GPT2LMHeadModel\"],\n"
+                     "  \"model_type\": \"gpt2\",\n"
+                     "  \"vocab_size\": %u,\n"
+                     "  \"n_positions\": %u,\n"
+                     "  \"n_ctx\": %u,\n"
+                     "  \"n_embd\": %u,\n"
+                     "  \"n_layer\": %u,\n"
+                     "  \"n_head\": %u,\n"
+                     "  \"n_inner\": null,\n"
+                     "  \"activation_function\": \"gelu_new\",\n"
+                     "  \"layer_norm_epsilon\": 1e-05,\n"
+                     "  \"initializer_range\": 0.02,\n"
+                     "  \"embd_pdrop\": 0.0,\n"
+                     "  \"attn_pdrop\": 0.0,\n"
+                     "  \"resid_pdrop\": 0.0,\n"
+                     "  \"scale_attn_weights\": true,\n"
+                     "  \"tie_word_embeddings\": true,\n"
+                     "%s"
+                     "  \"torch_dtype\": \"float32\"\n"
+                     "}\n",
+                     c->vocab_size, c->block_size, c->block_size, c->n_embd, c->n_layer, c->n_head,
+                     hf_config_ids_text(c, ids));
     return n > 0 && (size_t)n < cap ? STATUS_OK : STATUS_LIMIT;
 }
 

@@ -188,7 +188,7 @@ enum status llama_config_json(const struct model_config *c, char *out, size_t ca
                  "  \"dtype\": \"float32\"\n"
                  "}\n",
                  json_real(c->rope_theta, theta), scaled ? "{" : "", scaled ? scaling : "null", scaled ? "}" : "",
-                 theta, scaling, c->tied ? "true" : "false", model_ids_json(c, ids));
+                 theta, scaling, c->tied ? "true" : "false", hf_config_ids_text(c, ids));
     return n > 0 && (size_t)n < cap ? STATUS_OK : STATUS_LIMIT;
 }
 

@@ -1,6 +1,6 @@
 /* A model family describes its parameters and blocks. worker/model/decoder.h creates and runs instances.
  *
- * To add a family: one file with its layout, its config.json and its kind, and a row in model.c. */
+ * To add a family: one file with its layout, its config.json and its kind, and a row in families.c. */
 #ifndef WORKER_MODEL_H
 #define WORKER_MODEL_H
 
@@ -9,28 +9,13 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "common/tensor/hf_config.h"
 #include "common/tensor/layout.h"
-#include "common/tensor/rope_scaling.h"
 #include "gpu/device.h"
 #include "worker/inner/inner_matrices.h"
 
 struct config;
 struct decoder_kind;
-struct hf_config;
-
-struct model_config {
-    uint32_t n_layer, n_head, n_embd, block_size, vocab_size;
-    /* llama only */
-    uint32_t n_kv_head, ffn;
-    double rope_theta, norm_eps;
-    struct rope_scaling rope_scaling;
-    bool tied; /* the output layer is the token embedding */
-
-    bool bytes; /* a token is a byte, and 0 separates documents */
-    /* Order of the blocks in theta: group g holds the blocks g, g + groups, g + 2 groups, and so on, and the groups
-     * follow each other (train.stagger; strided fragments of Streaming DiLoCo, 2501.18512). 0 or 1: in order. */
-    uint32_t groups;
-};
 
 /* The place of block i in theta, and the number of blocks before group g. */
 static inline uint32_t model_blocks_before(const struct model_config *c, uint32_t g)
@@ -111,11 +96,7 @@ const struct model_family *model_family_find(const char *name);
 /* Cuts a filled layout into train.fragments fragments of near-equal size. With train.stagger: the embeddings, the
  * groups of blocks (the last with the final norm), and an output layer of its own. INVALID. */
 enum status model_split_fragments(const struct config *config, struct layout *layout, struct err *err) MUST_CHECK;
-/* Writes the lines of config.json with bos_token_id and eos_token_id. Known are byte models, GPT-2 and Llama 3, by
- * vocabulary size; null for others. Returns out. */
-const char *model_ids_json(const struct model_config *config, char out[96]);
-/* The model of a resolved configuration, and the model of a config.json. */
+/* The model of a resolved configuration; hf_config_load reads that of a folder. */
 struct model_config model_config_of(const struct config *config);
-struct model_config model_config_of_folder(const struct hf_config *hf);
 
 #endif

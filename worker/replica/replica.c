@@ -72,7 +72,7 @@ static enum status finish_flight(struct replica *r, struct step_result *result, 
 enum status replica_flush(struct replica *r, struct step_result *result, struct err *err)
 {
     TRY(finish_flight(r, result, err));
-    return r->sharded ? ranks_synchronize(r, err) : STATUS_OK;
+    return r->sharded ? ranks_run(r, ORDER_SYNCHRONIZE, err) : STATUS_OK;
 }
 
 enum status replica_train_step(struct replica *r, const uint64_t *counters, size_t n, double lr,
@@ -100,7 +100,7 @@ enum status replica_gradient(struct replica *r, const uint64_t *counters, size_t
     uint64_t start = clock_monotonic_us();
     TRY(check_counters(r, n, err));
     TRY(ranks_order(r, ORDER_GRADIENT, &r->train, counters, n, err));
-    if (r->sharded) TRY(ranks_synchronize(r, err));
+    if (r->sharded) TRY(ranks_run(r, ORDER_SYNCHRONIZE, err));
     struct rank *k = &r->ranks[0];
     float *norm = k->io.slots[r->slot].norm;
     k->dev->ops->sumsq(k->dev, r->layout->n_params, k->grad, k->loss);
@@ -151,13 +151,13 @@ enum status replica_set_params_at(struct replica *r, const float *values, const 
 {
     struct rank *k = &r->ranks[0];
     assert(values || first);
-    if (r->sharded) TRY(ranks_synchronize(r, err));
+    if (r->sharded) TRY(ranks_run(r, ORDER_SYNCHRONIZE, err));
     if (first)
         k->dev->ops->copy(k->dev, k->theta, first, r->layout->n_params * sizeof *values);
     else
         device_send(k->dev, k->theta, values, r->layout->n_params * sizeof *values);
     /* GPU to GPU, to avoid one upload over the bus per rank. */
-    return r->sharded ? ranks_broadcast(r, err) : STATUS_OK;
+    return r->sharded ? ranks_run(r, ORDER_BROADCAST, err) : STATUS_OK;
 }
 
 enum status replica_set_params(struct replica *r, const float *values, struct err *err)
@@ -167,7 +167,7 @@ enum status replica_set_params(struct replica *r, const float *values, struct er
 
 enum status replica_get_params(struct replica *r, const float **values, struct err *err)
 {
-    if (r->sharded) TRY(ranks_synchronize(r, err));
+    if (r->sharded) TRY(ranks_run(r, ORDER_SYNCHRONIZE, err));
     return copy_to_host(r, r->ranks[0].theta, values, err);
 }
 

@@ -19,43 +19,7 @@
 #include "common/base/status.h"
 #include "common/tensor/layout.h"
 #include "common/tensor/tokens.h"
-#include "worker/inner/inner_opt.h"
-#include "worker/model/model.h"
-#include "worker/replica/memory_class.h"
-
-/* Bytes of the outer loop: in host memory, and on a device that computes deltas. If the device computes deltas, the
- * host needs `base` bytes less of host.anchor and `pinned` bytes more. */
-struct replica_outer {
-    struct memory_outer host, device;
-    uint64_t base, pinned;
-    uint64_t saved; /* with overlap: a copy of the outer state that is saved during training, beside the optimizer's */
-};
-
-struct memory_plan;
-struct pool;
-
-struct replica_config {
-    const struct model_family *family;
-    struct model_config model;
-    const char *device;       /* name for device_open, for each rank: "auto", "cpu", ... */
-    const char *on_cpu;       /* the option or key that selects the CPU, for device_advise */
-    bool bf16;                /* activations and products in bf16 if the device supports it */
-    uint32_t ranks;           /* >= 1 */
-    uint32_t threads;         /* compute threads of all ranks; >= 1; each rank gets at least one */
-    uint32_t batch_size;      /* sequences per micro-step over all ranks; a multiple of ranks */
-    uint32_t grad_accum;      /* micro-steps per step; >= 1 */
-    uint64_t seed;            /* seed of the sample order */
-    bool sharded;             /* each rank keeps its own theta, as GPUs do, even if ranks could share memory */
-    uint64_t bucket;          /* floats per bucket of sharded ranks; 0: the default (worker/inner/shard.h) */
-    bool gradients;           /* the caller uses replica_gradient, not replica_train_step */
-    bool eval_only;           /* no gradients, no optimizer: replica_eval only */
-    enum recompute recompute; /* recompute of activations; the default is none */
-    uint32_t sharers; /* workers that `atoll launch` placed on these GPUs, including this one; 0 or 1: not shared */
-    struct replica_outer outer;
-    void (*end)(const char *line); /* ends the process if one of several GPUs hangs (gpu/collective.h) */
-    struct inner_opt_config opt;
-    struct pool *pool; /* borrowed, for copies between host and GPU (device.h, stage_plan); may be NULL */
-};
+#include "worker/replica/replica_memory.h"
 
 struct replica;
 

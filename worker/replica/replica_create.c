@@ -122,7 +122,7 @@ static enum status join(struct replica *r, struct device *const *devices, struct
     for (int i = 0; i < r->n_ranks; i++) r->ranks[i].coll = colls[i];
     TRY(ranks_start(r, err));
     if (!r->sharded || devices[0]->host_memory || r->config.eval_only) return STATUS_OK;
-    TRY(ranks_warmup_collectives(r, err));
+    TRY(ranks_run(r, ORDER_WARMUP, err));
     devices[0]->ops->memory(devices[0], &after, &all);
     log_info("NCCL initialized: %.0f MiB on %s", before > after ? (double)(before - after) / (1 << 20) : 0.0,
              devices[0]->name);

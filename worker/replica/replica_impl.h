@@ -9,21 +9,20 @@
 #include "worker/inner/shard_deal.h"
 #include "worker/replica/batch.h"
 #include "worker/replica/replica.h"
-#include "worker/replica/replica_memory.h"
 #include "worker/replica/shard_exchange.h"
 #include "worker/replica/step_io.h"
 
 /* The caller's thread is rank 0. The other ranks wait for an order, execute it on their share, and report. */
 enum order {
     ORDER_NONE,
-    ORDER_WARMUP,
+    ORDER_WARMUP, /* the first collectives, before any other work, so that their device memory is allocated */
     ORDER_STEP,
     ORDER_APPLY, /* second half of a sharded step */
     ORDER_GRADIENT,
     ORDER_EVAL,
-    ORDER_BROADCAST,
+    ORDER_BROADCAST, /* theta of rank 0; the next order sees it */
     ORDER_WAIT_SLOT,
-    ORDER_SYNCHRONIZE,
+    ORDER_SYNCHRONIZE, /* each rank waits for its own device: its thread notices a failure while the others wait */
     ORDER_QUIT
 };
 
@@ -100,11 +99,7 @@ enum status ranks_order(struct replica *r, enum order order, const struct batch_
                         const uint64_t *counters, size_t n, struct err *err) MUST_CHECK;
 /* Waits until all devices have finished the work of the slot. */
 enum status ranks_wait_slot(struct replica *r, int slot, struct err *err) MUST_CHECK;
-/* Runs the first collectives before any other work, so that their device memory is allocated. */
-enum status ranks_warmup_collectives(struct replica *r, struct err *err) MUST_CHECK;
-/* Broadcasts theta of rank 0; the next order sees it. */
-enum status ranks_broadcast(struct replica *r, struct err *err) MUST_CHECK;
-/* Waits for all devices; the caller may then use them. */
-enum status ranks_synchronize(struct replica *r, struct err *err) MUST_CHECK;
+/* One order that needs no samples. */
+enum status ranks_run(struct replica *r, enum order order, struct err *err) MUST_CHECK;
 
 #endif

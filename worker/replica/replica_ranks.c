@@ -152,6 +152,12 @@ static enum status order_status(struct replica *r, struct err *err)
     return err_set(err, why->code, "%s%s", why->msg, r->sharded ? "; the other ranks of this worker were stopped" : "");
 }
 
+enum status ranks_run(struct replica *r, enum order order, struct err *err)
+{
+    give_order(r, order);
+    return order_status(r, err);
+}
+
 enum status ranks_order(struct replica *r, enum order order, const struct batch_source *source,
                         const uint64_t *counters, size_t n, struct err *err)
 {
@@ -160,27 +166,7 @@ enum status ranks_order(struct replica *r, enum order order, const struct batch_
     r->n_counters = n;
     r->slot = r->flight.n ? r->ranks[0].io.n_slots - 1 - r->flight.slot : 0; /* the slot that is not in flight */
     assert(r->slot >= 0 && r->slot < r->ranks[0].io.n_slots);
-    give_order(r, order);
-    return order_status(r, err);
-}
-
-enum status ranks_warmup_collectives(struct replica *r, struct err *err)
-{
-    give_order(r, ORDER_WARMUP);
-    return order_status(r, err);
-}
-
-enum status ranks_broadcast(struct replica *r, struct err *err)
-{
-    give_order(r, ORDER_BROADCAST);
-    return order_status(r, err);
-}
-
-/* Each rank waits for its own device. The thread of a failing device must notice the failure while the others wait. */
-enum status ranks_synchronize(struct replica *r, struct err *err)
-{
-    give_order(r, ORDER_SYNCHRONIZE);
-    return order_status(r, err);
+    return ranks_run(r, order, err);
 }
 
 enum status ranks_wait_slot(struct replica *r, int slot, struct err *err)
@@ -188,8 +174,7 @@ enum status ranks_wait_slot(struct replica *r, int slot, struct err *err)
     assert(slot >= 0 && slot < r->ranks[0].io.n_slots);
     if (r->sharded) {
         r->slot = slot;
-        give_order(r, ORDER_WAIT_SLOT);
-        return order_status(r, err);
+        return ranks_run(r, ORDER_WAIT_SLOT, err);
     }
     for (int i = 0; i < r->n_ranks; i++) {
         struct device *dev = r->ranks[i].dev;

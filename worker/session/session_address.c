@@ -2,8 +2,53 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "worker/link/join_line.h"
+#include "common/base/mem.h"
+#include "common/base/number.h"
+#include "common/os/fileio.h"
 #include "worker/session/session_impl.h"
+
+enum { ADDRESS_MAX = 4096 };
+
+enum status session_join_line(const char *path, char *out, size_t cap, struct err *err)
+{
+    void *data;
+    size_t size;
+    enum status status = file_read(path, ADDRESS_MAX, &data, &size, err);
+    if (status == STATUS_NOTFOUND)
+        return err_set(err, STATUS_NOTFOUND, "%s does not exist: start a coordinator in that folder", path);
+    if (status != STATUS_OK && status != STATUS_LIMIT) return status;
+    char line[ADDRESS_MAX] = "";
+    struct transport_address address;
+    if (status == STATUS_OK) {
+        const char *text = data;
+        snprintf(line, sizeof line, "%.*s", (int)strcspn(text, "\r\n"), text);
+        mem_free(data);
+    }
+    size_t length = strlen(line);
+    if (length >= cap || transport_address_parse(&address, line, NULL) != STATUS_OK)
+        return err_set(err, STATUS_CORRUPT, "%s holds no address: start the coordinator again, which writes it", path);
+    memcpy(out, line, length + 1);
+    return STATUS_OK;
+}
+
+/* Reads the run's id from `path` (RUN/run_id); zeros if the file is missing or malformed. */
+static void read_run_id(const char *path, uint8_t run_id[WIRE_UUID])
+{
+    void *data;
+    size_t size;
+    memset(run_id, 0, WIRE_UUID);
+    if (file_read(path, ADDRESS_MAX, &data, &size, NULL) != STATUS_OK) return;
+    if (!number_hex(data, run_id, WIRE_UUID)) memset(run_id, 0, WIRE_UUID);
+    mem_free(data);
+}
+
+bool session_run_is_over(const char *run_dir)
+{
+    char summary[CONFIG_PATH_MAX + 16], lock[CONFIG_PATH_MAX + 16];
+    snprintf(summary, sizeof summary, "%s/summary.json", run_dir);
+    snprintf(lock, sizeof lock, "%s/lock", run_dir);
+    return file_exists(summary) && !file_is_locked(lock);
+}
 
 void worker_session_set_target(struct worker_session_options *o, const struct join_target *target)
 {
@@ -17,10 +62,10 @@ enum status worker_session_read_address(struct worker_session_options *o, struct
 {
     char id_file[CONFIG_PATH_MAX + 16];
     if (!o->run_dir[0]) return STATUS_OK;
-    if (join_run_is_over(o->run_dir)) return err_set(err, STATUS_END, "the run in %s is complete", o->run_dir);
-    enum status status = join_line_read(o->address_file, o->join, sizeof o->join, err);
+    if (session_run_is_over(o->run_dir)) return err_set(err, STATUS_END, "the run in %s is complete", o->run_dir);
+    enum status status = session_join_line(o->address_file, o->join, sizeof o->join, err);
     snprintf(id_file, sizeof id_file, "%s/run_id", o->run_dir);
-    join_run_id_read(id_file, o->run_id); /* the coordinator writes run_id before address */
+    read_run_id(id_file, o->run_id); /* the coordinator writes run_id before address */
     return status;
 }
 

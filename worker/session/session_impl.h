@@ -57,6 +57,12 @@ enum status session_check_stop(const struct worker_session *s, struct err *err) 
  * not for long enough (CLOSED). Afterwards the worker waits for its coordinator. */
 enum status session_check_join(struct worker_session *s, struct err *err) MUST_CHECK;
 
+/* Copies the first line of `path` (RUN/address), a join line, to out[cap]. NOTFOUND: no such file yet; CORRUPT: the
+ * line is not an address. */
+enum status session_join_line(const char *path, char *out, size_t cap, struct err *err) MUST_CHECK;
+/* The run is complete (RUN/summary.json exists) and its coordinator has exited (RUN/lock is free). */
+bool session_run_is_over(const char *run_dir);
+
 /* The step ended at done_us. When the queue is full the oldest record is dropped. */
 void step_queue_add(struct step_queue *q, const struct metrics_step *step, uint64_t done_us);
 /* Fill m->steps with the next records that are not sent, at most WIRE_METRICS_MAX, and their ages at now_us. */

@@ -16,7 +16,6 @@
 #include "common/os/fileio.h"
 #include "common/os/fork_close.h"
 #include "common/os/lock_holder.h"
-#include "common/os/temporary.h"
 
 enum { DIGITS = 2 * WIRE_KEY, NAMES_MAX = 64, FOLDER_NAME_MAX = 60, LOCK_WAIT_S = 15, LOCK_TRIES_A_S = 10 };
 

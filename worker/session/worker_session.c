@@ -9,7 +9,6 @@
 #include "common/base/mem.h"
 #include "common/base/units.h"
 #include "wire/path_watch.h"
-#include "worker/link/join_line.h"
 #include "worker/session/session_impl.h"
 
 enum {
@@ -173,8 +172,8 @@ static enum status follow_address(struct worker_session *s, struct err *err)
     const struct worker_session_options *o = s->options;
     char current[JOIN_LINE_MAX];
     struct link *before = s->link;
-    if (join_run_is_over(o->run_dir)) return err_set(err, STATUS_END, "the run in %s is complete", o->run_dir);
-    if (join_line_read(o->address_file, current, sizeof current, NULL) != STATUS_OK) return STATUS_OK;
+    if (session_run_is_over(o->run_dir)) return err_set(err, STATUS_END, "the run in %s is complete", o->run_dir);
+    if (session_join_line(o->address_file, current, sizeof current, NULL) != STATUS_OK) return STATUS_OK;
     if (!strcmp(current, s->join)) return STATUS_OK;
     log_info("reconnecting: the coordinator's address changed");
     snprintf(s->join, sizeof s->join, "%s", current);

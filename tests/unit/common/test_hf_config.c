@@ -27,7 +27,7 @@ TEST(test_unsupported_configs_are_refused)
         "{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":8,\"n_positions\":4,\"vocab_size\":9,"
         "\"tie_word_embeddings\":false}",
     };
-    struct hf_config hf;
+    struct model_config hf;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct err err = {0};
         assert_true(hf_config_parse(&hf, texts[i], strlen(texts[i]), "config.json", &err) < 0);
@@ -62,7 +62,7 @@ static const char llama_sizes[] =
     "\"model_type\":\"llama\",\"num_hidden_layers\":2,\"num_attention_heads\":4,\"hidden_size\":32,"
     "\"intermediate_size\":48,\"max_position_embeddings\":64,\"vocab_size\":99";
 
-static enum status parse_llama(struct hf_config *hf, const char *more, struct err *err)
+static enum status parse_llama(struct model_config *hf, const char *more, struct err *err)
 {
     char text[1024];
     snprintf(text, sizeof text, "{%s%s%s}", llama_sizes, more[0] ? "," : "", more);
@@ -82,7 +82,7 @@ TEST(test_llama_config_is_read_and_written)
                                   .rope_theta = 500000,
                                   .norm_eps = 1e-5,
                                   .tied = true};
-    struct hf_config hf;
+    struct model_config hf;
     struct err err = {0};
     char json[4096];
     for (int untied = 0; untied < 2; untied++) {
@@ -90,7 +90,7 @@ TEST(test_llama_config_is_read_and_written)
         if (untied) config.rope_scaling = (struct rope_scaling){32, 1, 4, 8192};
         assert_int_equal(llama_config_json(&config, json, sizeof json), STATUS_OK);
         if (hf_config_parse(&hf, json, strlen(json), "config.json", &err) != STATUS_OK) fail_msg("%s", err.msg);
-        struct model_config back = model_config_of_folder(&hf);
+        const struct model_config back = hf;
         assert_true(back.n_layer == 2 && back.n_head == 4 && back.n_embd == 32 && back.block_size == 64);
         assert_true(back.vocab_size == 99 && back.n_kv_head == 2 && back.ffn == 48 && back.tied == config.tied);
         assert_true(back.rope_theta == 500000 && back.norm_eps == 1e-5);
@@ -133,7 +133,7 @@ TEST(test_llama_config_is_read_and_written)
 static const char *ids_of(uint32_t vocab_size, bool bytes, char out[96])
 {
     struct model_config config = {.vocab_size = vocab_size, .bytes = bytes};
-    return model_ids_json(&config, out);
+    return hf_config_ids_text(&config, out);
 }
 
 /* The ids are known for three vocabularies and for bytes; the writer never guesses. */
@@ -152,7 +152,7 @@ TEST(test_known_token_ids_are_written)
     assert_string_equal(ids_of(50257, false, out), gpt2);
     assert_string_equal(ids_of(50304, true, out), gpt2);
     assert_string_equal(ids_of(128256, false, out), llama3);
-    struct hf_config hf;
+    struct model_config hf;
     struct err err = {0};
     assert_int_equal(parse_llama(&hf, "\"eos_token_id\":0", &err), STATUS_OK);
     assert_true(hf.bytes);

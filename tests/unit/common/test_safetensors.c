@@ -147,7 +147,7 @@ static float *some_theta(struct layout *layout)
 TEST(test_folder_restores_written_theta)
 {
     struct layout layout;
-    struct hf_config hf;
+    struct model_config hf;
     struct err err = {0};
     char json[2048], folder[128], path[192];
     float *theta = some_theta(&layout), *back = mem_alloc(layout.n_params, sizeof *back);

@@ -8,7 +8,6 @@
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
 #include "common/os/interrupt.h"
-#include "common/os/temporary.h"
 #include "tests/lib/store/tmpdir.h"
 #include "tests/lib/test.h"
 

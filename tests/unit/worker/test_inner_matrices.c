@@ -54,7 +54,7 @@ static void check_cover(const struct model_family *family, const struct model_co
     assert_int_equal(family->layout(model, &layout, NULL), STATUS_OK);
     assert_true(layout.n_params < N_MAX);
     memset(owners, 0, sizeof owners);
-    assert_int_equal(inner_matrices_deal(&dealt, &layout, family->hidden_blocks, ranks), STATUS_OK);
+    assert_int_equal(inner_matrices_deal(&dealt, &layout, family->hidden_blocks, ranks, false), STATUS_OK);
     assert_in_range(dealt.n, 6 * model->n_layer, 7 * model->n_layer);
     for (int r = 0; r < ranks; r++) {
         size_t had = inner_matrices_of(&dealt, r, mine);
@@ -101,7 +101,7 @@ TEST(test_qkv_are_separate_matrices)
     struct inner_matrices dealt;
     layout_init(&layout);
     assert_int_equal(gpt2_layout(&models[0], &layout, NULL), STATUS_OK);
-    assert_int_equal(inner_matrices_deal(&dealt, &layout, gpt2_hidden_blocks, 1), STATUS_OK);
+    assert_int_equal(inner_matrices_deal(&dealt, &layout, gpt2_hidden_blocks, 1, false), STATUS_OK);
     const struct tensor *qkv = &layout.tensors[layout_find(&layout, "h.0.attn.c_attn.weight")];
     for (size_t i = 0; i < 3; i++) {
         const struct muon_matrix *m = &dealt.matrices[i];
@@ -123,7 +123,7 @@ TEST(test_work_is_even)
     assert_int_equal(gpt2_layout(&model, &layout, NULL), STATUS_OK);
     for (int ranks = 1; ranks <= 8; ranks++) {
         double most = 0, all = 0;
-        assert_int_equal(inner_matrices_deal(&dealt, &layout, gpt2_hidden_blocks, ranks), STATUS_OK);
+        assert_int_equal(inner_matrices_deal(&dealt, &layout, gpt2_hidden_blocks, ranks, false), STATUS_OK);
         for (int r = 0; r < ranks; r++) {
             double work = 0;
             size_t n = inner_matrices_of(&dealt, r, mine);
@@ -159,8 +159,8 @@ TEST(test_unsupported_layouts_are_refused)
     layout_init(&layout);
     assert_int_equal(layout_add(&layout, "a", 2, odd, LAYOUT_INIT_ZEROS, 0, true), STATUS_OK);
     assert_int_equal(layout_add(&layout, "b", 1, odd, LAYOUT_INIT_ZEROS, 0, true), STATUS_OK);
-    assert_int_equal(inner_matrices_deal(&dealt, &layout, two_blocks, 1), STATUS_INVALID);
-    assert_int_equal(inner_matrices_deal(&dealt, &layout, of_vectors, 1), STATUS_INVALID);
+    assert_int_equal(inner_matrices_deal(&dealt, &layout, two_blocks, 1, false), STATUS_INVALID);
+    assert_int_equal(inner_matrices_deal(&dealt, &layout, of_vectors, 1, false), STATUS_INVALID);
     assert_int_equal(device_open("cpu", 1, &dev, NULL), STATUS_OK);
     const struct inner_opt_config config = {.kind = OPTIMIZER_MUON, .muon_steps = 5};
     assert_int_equal(inner_opt_create(&opt, &config, &layout, &dev, 1, &err), STATUS_UNSUPPORTED);
@@ -171,7 +171,7 @@ TEST(test_unsupported_layouts_are_refused)
     for (int n = 1; n <= 4; n++) {
         mem_fail_after(n);
         size_t before = mem_live_bytes();
-        assert_int_equal(inner_matrices_deal(&dealt, &layout, gpt2_hidden_blocks, 2), STATUS_NOMEM);
+        assert_int_equal(inner_matrices_deal(&dealt, &layout, gpt2_hidden_blocks, 2, false), STATUS_NOMEM);
         assert_int_equal(mem_live_bytes(), before);
     }
     mem_fail_after(0);

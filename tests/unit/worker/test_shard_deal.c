@@ -67,7 +67,7 @@ static void check_matrices(const struct shard_deal *deal, const struct layout *l
 {
     struct inner_matrices want;
     uint64_t count = 0, marked = 0;
-    assert_int_equal(inner_matrices_deal(&want, layout, blocks, 1), STATUS_OK);
+    assert_int_equal(inner_matrices_deal(&want, layout, blocks, 1, false), STATUS_OK);
     assert_int_equal(deal->matrices.n, want.n);
     for (size_t i = 0; i < want.n; i++) {
         const struct muon_matrix *m = &deal->matrices.matrices[i];
