@@ -182,8 +182,8 @@ static float *orthogonalize(struct cpu_device *cpu, const struct cpu_plan *p, st
     return x;
 }
 
-void cpu_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, void *momentum,
-              const struct muon_hyper *hyper, const float *scale)
+static void muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, void *momentum,
+                 const struct muon_hyper *hyper, const float *scale)
 {
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_MUON);
@@ -211,4 +211,9 @@ void cpu_muon(struct device *dev, const struct muon_plan *plan, float *theta, co
         job.step = -hyper->lr * muon_length(t->rows, t->cols);
         pool_run(cpu->pool, apply_thread, &job);
     }
+}
+
+void cpu_muon_ops(struct device_ops *ops)
+{
+    ops->muon = muon;
 }

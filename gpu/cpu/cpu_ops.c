@@ -10,8 +10,8 @@ static void run_gemm(struct cpu_device *cpu, const struct gemm *g)
     gemm_run(g, cpu->kernels, cpu->pool, cpu->scratch);
 }
 
-void cpu_lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
-                 const void *res, void *y, void *aux)
+static void lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
+                    const void *res, void *y, void *aux)
 {
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_LIN);
@@ -52,7 +52,7 @@ static void act_thread(void *ctx, int thread, int threads)
     job->kernels->gelu_run(end - begin, job->z + begin, job->y + begin);
 }
 
-void cpu_act_recompute(struct device *dev, const struct lin_plan *plan, const void *aux, void *y)
+static void act_recompute(struct device *dev, const struct lin_plan *plan, const void *aux, void *y)
 {
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_LIN);
@@ -65,8 +65,8 @@ void cpu_act_recompute(struct device *dev, const struct lin_plan *plan, const vo
     pool_run(cpu->pool, act_thread, &job);
 }
 
-void cpu_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w, const void *aux,
-                   void *dx, bool accumulate)
+static void lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w, const void *aux,
+                      void *dx, bool accumulate)
 {
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_LIN);
@@ -86,8 +86,8 @@ void cpu_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *
                                  .aux_in = aux});
 }
 
-void cpu_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw, float *db,
-                   bool accumulate)
+static void lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,
+                      float *db, bool accumulate)
 {
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_LIN);
@@ -143,8 +143,8 @@ static void xent_thread(void *ctx, int thread, int threads)
                                  job->dscale, job->loss + begin, job->loss_only);
 }
 
-void cpu_head(struct device *dev, const struct head_plan *plan, const void *x, const float *wte, const int32_t *targets,
-              float dscale, float *loss, void *dx, float *dwte, bool accumulate)
+static void head(struct device *dev, const struct head_plan *plan, const void *x, const float *wte,
+                 const int32_t *targets, float dscale, float *loss, void *dx, float *dwte, bool accumulate)
 {
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_HEAD);
@@ -231,7 +231,7 @@ static void attn_thread(void *ctx, int thread, int threads)
     }
 }
 
-void cpu_attn_fwd(struct device *dev, const struct attn_plan *plan, const void *qkv, void *o, float *lse)
+static void attn_fwd(struct device *dev, const struct attn_plan *plan, const void *qkv, void *o, float *lse)
 {
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_ATTN);
@@ -240,12 +240,23 @@ void cpu_attn_fwd(struct device *dev, const struct attn_plan *plan, const void *
     pool_run(cpu->pool, attn_thread, &job);
 }
 
-void cpu_attn_bwd(struct device *dev, const struct attn_plan *plan, const void *qkv, const void *o, const float *lse,
-                  const void *d_o, void *dqkv)
+static void attn_bwd(struct device *dev, const struct attn_plan *plan, const void *qkv, const void *o, const float *lse,
+                     const void *d_o, void *dqkv)
 {
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_ATTN);
     if (!p) return;
     struct attn_job job = {.cpu = cpu, .shape = &p->as.attn, .qkv = qkv, .o = o, .lse = lse, .d_o = d_o, .dqkv = dqkv};
     pool_run(cpu->pool, attn_thread, &job);
+}
+
+void cpu_matrix_ops(struct device_ops *ops)
+{
+    ops->lin_fwd = lin_fwd;
+    ops->act_recompute = act_recompute;
+    ops->lin_bwd_x = lin_bwd_x;
+    ops->lin_bwd_w = lin_bwd_w;
+    ops->head = head;
+    ops->attn_fwd = attn_fwd;
+    ops->attn_bwd = attn_bwd;
 }
