@@ -70,10 +70,13 @@ void cuda_rt_memory(struct cuda_rt *rt, uint64_t *free_p, uint64_t *total_p);
 /* Zeroed, aligned to 256 bytes; NULL if the device has no room. */
 void *cuda_rt_alloc(struct cuda_rt *rt, size_t bytes) MUST_CHECK;
 void cuda_rt_release(struct cuda_rt *rt, void *p);
-void cuda_rt_copy(struct cuda_rt *rt, void *dst, const void *src, size_t bytes, enum cuda_direction direction);
-
 void cuda_rt_copy_on(struct cuda_rt *rt, enum cuda_queue queue, void *dst, const void *src, size_t bytes,
                      enum cuda_direction direction);
+static inline void cuda_rt_copy(struct cuda_rt *rt, void *dst, const void *src, size_t bytes,
+                                enum cuda_direction direction)
+{
+    cuda_rt_copy_on(rt, CUDA_MAIN, dst, src, bytes, direction);
+}
 
 /* Pinned host memory, zeroed; NULL if there is no room. */
 void *cuda_rt_host_alloc(struct cuda_rt *rt, size_t bytes) MUST_CHECK;
@@ -115,7 +118,6 @@ void *cuda_rt_stream(struct cuda_rt *rt, enum cuda_queue queue);
 
 /* Grid for a launch of x by y blocks; x and y at least 1. */
 struct cuda_grid cuda_rt_grid(struct cuda_rt *rt, size_t x, size_t y);
-struct cuda_grid cuda_rt_grid_on(struct cuda_rt *rt, enum cuda_queue queue, size_t x, size_t y);
 /* Call after a launch: records its error. */
 void cuda_rt_launched(struct cuda_rt *rt, const char *what);
 void cuda_rt_fail(struct cuda_rt *rt, enum status code, const char *what);
