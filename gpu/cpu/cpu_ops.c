@@ -25,12 +25,9 @@ static void lin_fwd(struct device *dev, const struct lin_plan *plan, const void 
                                  .n = s->m,
                                  .k = s->k,
                                  .a = x,
-                                 .lda = s->k,
                                  .b = w,
-                                 .ldb = s->out_in ? s->k : s->m,
                                  .b_trans = s->out_in,
                                  .c = y,
-                                 .ldc = s->m,
                                  .bias = b,
                                  .add = res,
                                  .gelu = s->act == LIN_ACT_GELU,
@@ -76,12 +73,9 @@ static void lin_bwd_x(struct device *dev, const struct lin_plan *plan, const voi
                                  .n = s->k,
                                  .k = s->m,
                                  .a = dy,
-                                 .lda = s->m,
                                  .b = w,
-                                 .ldb = s->out_in ? s->k : s->m,
                                  .b_trans = !s->out_in,
                                  .c = dx,
-                                 .ldc = s->k,
                                  .add = accumulate ? dx : NULL,
                                  .aux_in = aux});
 }
@@ -93,36 +87,21 @@ static void lin_bwd_w(struct device *dev, const struct lin_plan *plan, const voi
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_LIN);
     if (!p) return;
     const struct lin_shape *s = &p->as.lin;
-    struct gemm g = {.m = s->k,
-                     .n = s->m,
+    bool swap = s->out_in; /* dw = dy^T x */
+    if (swap && db) {
+        cpu_fail(cpu, STATUS_UNSUPPORTED, "lin_bwd_w: no bias gradient for an [out,in] weight");
+        return;
+    }
+    struct gemm g = {.m = swap ? s->m : s->k,
+                     .n = swap ? s->k : s->m,
                      .k = s->n,
-                     .a = x,
-                     .lda = s->k,
+                     .a = swap ? dy : x,
                      .a_trans = true,
-                     .b = dy,
-                     .ldb = s->m,
+                     .b = swap ? x : dy,
                      .c = dw,
-                     .ldc = s->m,
                      .add = accumulate ? dw : NULL,
                      .colsum = db,
                      .colsum_add = accumulate};
-    if (s->out_in) {
-        if (db) {
-            cpu_fail(cpu, STATUS_UNSUPPORTED, "lin_bwd_w: no bias gradient for an [out,in] weight");
-            return;
-        }
-        g = (struct gemm){.m = s->m,
-                          .n = s->k,
-                          .k = s->n,
-                          .a = dy,
-                          .lda = s->m,
-                          .a_trans = true,
-                          .b = x,
-                          .ldb = s->k,
-                          .c = dw,
-                          .ldc = s->k,
-                          .add = accumulate ? dw : NULL};
-    }
     run_gemm(cpu, &g);
 }
 
@@ -163,27 +142,14 @@ static void head(struct device *dev, const struct head_plan *plan, const void *x
                                 .dscale = dscale,
                                 .loss = loss + r,
                                 .loss_only = s->inference};
-        run_gemm(cpu, &(struct gemm){.m = rows,
-                                     .n = v,
-                                     .k = c,
-                                     .a = in + r * c,
-                                     .lda = c,
-                                     .b = wte,
-                                     .ldb = c,
-                                     .b_trans = true,
-                                     .c = cpu->logits,
-                                     .ldc = ld});
+        run_gemm(
+            cpu,
+            &(struct gemm){
+                .m = rows, .n = v, .k = c, .a = in + r * c, .b = wte, .b_trans = true, .c = cpu->logits, .ldc = ld});
         pool_run(cpu->pool, xent_thread, &xent);
         if (s->inference) continue;
-        run_gemm(cpu, &(struct gemm){.m = rows,
-                                     .n = c,
-                                     .k = v,
-                                     .a = cpu->logits,
-                                     .lda = ld,
-                                     .b = wte,
-                                     .ldb = c,
-                                     .c = din + r * c,
-                                     .ldc = c});
+        run_gemm(cpu,
+                 &(struct gemm){.m = rows, .n = c, .k = v, .a = cpu->logits, .lda = ld, .b = wte, .c = din + r * c});
         run_gemm(cpu, &(struct gemm){.m = v,
                                      .n = c,
                                      .k = rows,
@@ -191,9 +157,7 @@ static void head(struct device *dev, const struct head_plan *plan, const void *x
                                      .lda = ld,
                                      .a_trans = true,
                                      .b = in + r * c,
-                                     .ldb = c,
                                      .c = dwte,
-                                     .ldc = c,
                                      .add = accumulate || r > 0 ? dwte : NULL});
     }
 }
