@@ -87,90 +87,59 @@ static enum status exchange(struct collective *coll, float *buf, size_t n)
     return STATUS_OK;
 }
 
-static enum status cpu_all_reduce_sum(struct collective *coll, float *buf, size_t n)
+/* Sums in rank order, so that the first rank's buffer takes the sum; returns its place. */
+static float *sum_into_first(struct collective *coll, size_t at, size_t n)
 {
     struct cpu_group *group = coll->group;
-    struct device *dev = coll->dev;
-    TRY(exchange(coll, buf, n));
+    float *sum = group->posted[0].buf + at;
+    for (int r = 1; r < group->n_ranks; r++) coll->dev->ops->axpy(coll->dev, n, 1.0f, group->posted[r].buf + at, sum);
+    return sum;
+}
+
+/* This rank's range of [n] becomes the sum, on every rank. */
+static void sum_range(struct collective *coll, size_t n)
+{
+    struct cpu_group *group = coll->group;
     size_t share = (n / (size_t)group->n_ranks + 15) / 16 * 16 + 16, begin = share * (size_t)coll->rank;
     size_t end = begin + share < n ? begin + share : n;
     for (size_t at = begin; at < end; at += REDUCE_CHUNK) {
         size_t count = end - at < REDUCE_CHUNK ? end - at : REDUCE_CHUNK;
-        float *sum = group->posted[0].buf + at;
-        for (int r = 1; r < group->n_ranks; r++) dev->ops->axpy(dev, count, 1.0f, group->posted[r].buf + at, sum);
+        const float *sum = sum_into_first(coll, at, count);
         for (int r = 1; r < group->n_ranks; r++)
-            dev->ops->copy(dev, group->posted[r].buf + at, sum, count * sizeof *sum);
+            coll->dev->ops->copy(coll->dev, group->posted[r].buf + at, sum, count * sizeof *sum);
+    }
+}
+
+static void run_part(struct collective *coll, enum collective_op op, float *buf, const struct collective_part *part)
+{
+    const struct cpu_group *group = coll->group;
+    const float *from = group->posted[part->root].buf + part->offset;
+    if ((op == COLLECTIVE_REDUCE) != (part->root == coll->rank)) return;
+    if (op == COLLECTIVE_REDUCE) from = sum_into_first(coll, part->offset, part->n);
+    if (from != buf + part->offset) coll->dev->ops->copy(coll->dev, buf + part->offset, from, part->n * sizeof *buf);
+}
+
+static enum status cpu_start_parts(struct collective *coll, enum collective_op op, float *buf,
+                                   const struct collective_part *parts, size_t n_parts, unsigned ticket)
+{
+    size_t floats = 0;
+    (void)ticket;
+    for (size_t i = 0; i < n_parts; i++) floats += parts[i].n;
+    TRY(exchange(coll, buf, floats));
+    for (size_t i = 0; i < n_parts; i++) run_part(coll, op, buf, &parts[i]);
+    return cpu_barrier(coll);
+}
+
+static enum status cpu_start(struct collective *coll, enum collective_op op, float *buf, size_t n, unsigned ticket)
+{
+    (void)ticket;
+    TRY(exchange(coll, buf, n));
+    if (op == COLLECTIVE_ALL_REDUCE) sum_range(coll, n);
+    for (int r = 0; r < coll->n_ranks && op != COLLECTIVE_ALL_REDUCE; r++) {
+        const struct collective_part share = {.offset = n * (size_t)r, .n = n, .root = r};
+        run_part(coll, op == COLLECTIVE_ALL_GATHER ? COLLECTIVE_BROADCAST : COLLECTIVE_REDUCE, buf, &share);
     }
     return cpu_barrier(coll);
-}
-
-static enum status cpu_start_reduce_scatter(struct collective *coll, float *buf, size_t share, unsigned ticket)
-{
-    struct cpu_group *group = coll->group;
-    (void)ticket;
-    TRY(exchange(coll, buf, share));
-    size_t at = share * (size_t)coll->rank;
-    float *sum = group->posted[0].buf + at; /* in rank order, so the first rank's buffer takes it */
-    for (int r = 1; r < group->n_ranks; r++)
-        coll->dev->ops->axpy(coll->dev, share, 1.0f, group->posted[r].buf + at, sum);
-    if (coll->rank) coll->dev->ops->copy(coll->dev, buf + at, sum, share * sizeof *sum);
-    return cpu_barrier(coll);
-}
-
-static enum status cpu_start_all_gather(struct collective *coll, float *buf, size_t share, unsigned ticket)
-{
-    struct cpu_group *group = coll->group;
-    (void)ticket;
-    TRY(exchange(coll, buf, share));
-    for (int r = 0; r < group->n_ranks; r++) {
-        size_t at = share * (size_t)r;
-        if (r != coll->rank) coll->dev->ops->copy(coll->dev, buf + at, group->posted[r].buf + at, share * sizeof *buf);
-    }
-    return cpu_barrier(coll);
-}
-
-static size_t floats_of(const struct collective_part *parts, size_t n_parts)
-{
-    size_t sum = 0;
-    for (size_t i = 0; i < n_parts; i++) sum += parts[i].n;
-    return sum;
-}
-
-static enum status cpu_start_reduce(struct collective *coll, float *buf, const struct collective_part *parts,
-                                    size_t n_parts, unsigned ticket)
-{
-    struct cpu_group *group = coll->group;
-    (void)ticket;
-    TRY(exchange(coll, buf, floats_of(parts, n_parts)));
-    for (size_t i = 0; i < n_parts; i++) {
-        size_t at = parts[i].offset, n = parts[i].n;
-        float *sum = group->posted[0].buf + at; /* in rank order, so the first rank's buffer takes it */
-        if (parts[i].root != coll->rank) continue;
-        for (int r = 1; r < group->n_ranks; r++)
-            coll->dev->ops->axpy(coll->dev, n, 1.0f, group->posted[r].buf + at, sum);
-        if (coll->rank) coll->dev->ops->copy(coll->dev, buf + at, sum, n * sizeof *sum);
-    }
-    return cpu_barrier(coll);
-}
-
-static enum status cpu_start_broadcast(struct collective *coll, float *buf, const struct collective_part *parts,
-                                       size_t n_parts, unsigned ticket)
-{
-    struct cpu_group *group = coll->group;
-    (void)ticket;
-    TRY(exchange(coll, buf, floats_of(parts, n_parts)));
-    for (size_t i = 0; i < n_parts; i++) {
-        const float *from = group->posted[parts[i].root].buf + parts[i].offset;
-        if (parts[i].root != coll->rank)
-            coll->dev->ops->copy(coll->dev, buf + parts[i].offset, from, parts[i].n * sizeof *buf);
-    }
-    return cpu_barrier(coll);
-}
-
-static enum status cpu_start_all_reduce(struct collective *coll, float *buf, size_t n, unsigned ticket)
-{
-    (void)ticket;
-    return cpu_all_reduce_sum(coll, buf, n);
 }
 
 static void cpu_close(struct collective *coll)
@@ -182,12 +151,8 @@ static void cpu_close(struct collective *coll)
 }
 
 static const struct collective_ops cpu_collective = {
-    .all_reduce_sum = cpu_all_reduce_sum,
-    .start_reduce_scatter = cpu_start_reduce_scatter,
-    .start_all_gather = cpu_start_all_gather,
-    .start_reduce = cpu_start_reduce,
-    .start_broadcast = cpu_start_broadcast,
-    .start_all_reduce = cpu_start_all_reduce,
+    .start = cpu_start,
+    .start_parts = cpu_start_parts,
     .abort = cpu_abort,
     .failure = cpu_failure,
     .close = cpu_close,

@@ -18,10 +18,19 @@
 
 enum {
     COLLECTIVE_RANKS_MAX = 64,
-    COLLECTIVE_TICKETS = 128 /* open at one time */
+    COLLECTIVE_TICKETS = 128 /* open at one time, besides that of collective_sum */
 };
 
 struct collective_ops;
+
+/* REDUCE_SCATTER and ALL_GATHER cut the buffer into n_ranks shares; rank r owns the one at r * share. */
+enum collective_op {
+    COLLECTIVE_ALL_REDUCE,     /* the sum over ranks, on every rank */
+    COLLECTIVE_REDUCE_SCATTER, /* this rank's share = sum over ranks; the other shares are then undefined */
+    COLLECTIVE_ALL_GATHER,     /* copies each share from its rank to all others */
+    COLLECTIVE_REDUCE,         /* each part = sum over ranks on its root, and is undefined on the others */
+    COLLECTIVE_BROADCAST,      /* copies each part from its root to all others */
+};
 
 /* A range of a buffer and the rank that owns it. */
 struct collective_part {
@@ -40,25 +49,17 @@ struct collective {
  *
  * A call runs after the operations submitted earlier to the rank's device, and later operations see its result. */
 struct collective_ops {
-    /* buf[n] = sum over ranks, on every rank. */
-    enum status (*all_reduce_sum)(struct collective *coll, float *buf, size_t n) MUST_CHECK;
-    /* The start_ calls run asynchronously. Each begins when the operations submitted so far are done, and runs in
+    /* The start calls run asynchronously. Each begins when the operations submitted so far are done, and runs in
      * parallel with operations submitted later. Operations submitted after wait(ticket) see its result; wait frees the
-     * ticket. buf is cut into n_ranks shares; rank r owns the one at r * share. */
-    /* This rank's share = sum over ranks; the other shares are then undefined. */
-    enum status (*start_reduce_scatter)(struct collective *coll, float *buf, size_t share, unsigned ticket) MUST_CHECK;
-    /* Copies each share from its rank to all others. */
-    enum status (*start_all_gather)(struct collective *coll, float *buf, size_t share, unsigned ticket) MUST_CHECK;
-    /* Same for parts of any size, which do not overlap. start_reduce: each part = sum over ranks on its root, and is
-     * undefined on the others. start_broadcast: copies each part from its root to all others. `parts` is the same on
-     * every rank; the call does not keep it. */
-    enum status (*start_reduce)(struct collective *coll, float *buf, const struct collective_part *parts,
-                                size_t n_parts, unsigned ticket) MUST_CHECK;
-    enum status (*start_broadcast)(struct collective *coll, float *buf, const struct collective_part *parts,
-                                   size_t n_parts, unsigned ticket) MUST_CHECK;
-    /* buf[n] = sum over ranks. */
-    enum status (*start_all_reduce)(struct collective *coll, float *buf, size_t n, unsigned ticket) MUST_CHECK;
-    /* (optional) NULL: the start_ calls are synchronous. */
+     * ticket. */
+    /* ALL_REDUCE of buf[n]; REDUCE_SCATTER or ALL_GATHER of shares of n floats. */
+    enum status (*start)(struct collective *coll, enum collective_op op, float *buf, size_t n,
+                         unsigned ticket) MUST_CHECK;
+    /* REDUCE or BROADCAST of parts of any size, which do not overlap. `parts` is the same on every rank; the call does
+     * not keep it. */
+    enum status (*start_parts)(struct collective *coll, enum collective_op op, float *buf,
+                               const struct collective_part *parts, size_t n_parts, unsigned ticket) MUST_CHECK;
+    /* (optional) NULL: the start calls are synchronous. */
     void (*wait)(struct collective *coll, unsigned ticket);
     /* (optional) The rank begins or ends work that needs the others; in between, the watchdog expects progress. NULL:
      * no watchdog. */
@@ -86,8 +87,16 @@ void collective_close(struct collective *ranks);
 /* Optional operations: the slot, or its default. */
 static inline void collective_wait(struct collective *coll, unsigned ticket)
 {
-    assert(ticket < COLLECTIVE_TICKETS);
+    assert(ticket <= COLLECTIVE_TICKETS);
     if (coll->ops->wait) coll->ops->wait(coll, ticket);
+}
+
+/* buf[n] = sum over ranks, on every rank. */
+static inline enum status collective_sum(struct collective *coll, float *buf, size_t n)
+{
+    TRY(coll->ops->start(coll, COLLECTIVE_ALL_REDUCE, buf, n, COLLECTIVE_TICKETS));
+    collective_wait(coll, COLLECTIVE_TICKETS);
+    return STATUS_OK;
 }
 
 static inline void collective_at_work(struct collective *coll, bool begins)

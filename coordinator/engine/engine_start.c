@@ -24,20 +24,19 @@ static enum status report_recovering(const struct engine *e, struct err *err)
     return e->io.recovering(e->io.ctx, e->ledger.modelled ? round_done(&e->ledger.round) : 0, e->recovered, err);
 }
 
-static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                         struct err *err)
+static enum status visit(void *ctx, const struct journal_record *record, struct err *err)
 {
     struct engine *e = ctx;
     const struct checkpoint_info *newest = engine_newest(e);
     TRY(report_recovering(e, err));
     e->recovered++;
-    if (newest && at.segment < newest->segment) return ledger_index(&e->ledger, type, at, body, size, err);
-    if (type == RECORD_MODEL) TRY(engine_settings_check(e, err)); /* before replay recomputes steps */
-    TRY(ledger_replay(&e->ledger, type, at, body, size, err));
+    if (newest && record->at.segment < newest->segment) return ledger_index(&e->ledger, record, err);
+    if (record->type == RECORD_MODEL) TRY(engine_settings_check(e, err)); /* before replay recomputes steps */
+    TRY(ledger_replay(&e->ledger, record, err));
     e->clock_base = e->ledger.clock; /* running totals continue from the last record */
     struct record_delta delta = {0};
-    if (type == RECORD_DELTA) TRY(record_decode(RECORD_DELTA, &delta, body, size));
-    engine_round_follow(e, type, delta.id);
+    if (record->type == RECORD_DELTA) TRY(record_decode(RECORD_DELTA, &delta, record->body, record->size));
+    engine_round_follow(e, record->type, delta.id);
     return STATUS_OK;
 }
 
@@ -119,10 +118,9 @@ static enum status load_checkpoints(struct engine *e, struct err *err)
 
 static enum status index_segment(struct engine *e, uint64_t segment, struct err *err)
 {
-    struct journal_segment_at at;
     struct journal_source source;
     struct journal_end end;
-    TRY(journal_source_of(&source, &at, e->store, segment, false, err));
+    TRY(journal_source_of(&source, e->store, segment, false, err));
     return journal_scan(&source, &end, visit, e, err);
 }
 
@@ -206,11 +204,10 @@ static enum status put_damaged_aside(struct engine *e, struct err *err)
     return STATUS_OK;
 }
 
-static enum status count_lost(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                              struct err *err)
+static enum status count_lost(void *ctx, const struct journal_record *record, struct err *err)
 {
-    (void)at, (void)err;
-    ledger_lost_count(&((struct engine *)ctx)->lost, type, body, size);
+    (void)err;
+    ledger_lost_count(&((struct engine *)ctx)->lost, record);
     return STATUS_OK;
 }
 

@@ -347,60 +347,70 @@ static enum status check_magic(const uint8_t prefix[PREFIX], uint64_t round, str
                    (unsigned long long)round, format, magic[FORMAT_AT]);
 }
 
-/* Reads and checks the head. The caller owns *head_p (mem_free). */
-static enum status read_head(struct store *store, uint64_t round, uint8_t **head_p, size_t *size_p, uint64_t *total_p,
-                             struct err *err)
+/* The state of a checkpoint in a store. */
+struct state {
+    struct store *store;
+    uint64_t round;
+    uint8_t *head; /* [size] */
+    size_t size;
+    uint64_t at, total; /* bytes read so far; of the file */
+};
+
+static enum status read_state(struct state *f, void *dst, size_t size, struct err *err)
+{
+    assert(f->at <= f->total);
+    if (size > f->total - f->at) return bad(err, f->round, "is too short");
+    TRY(f->store->ops->checkpoint_state_read(f->store, f->round, f->at, dst, size, err));
+    f->at += size;
+    return STATUS_OK;
+}
+
+/* Reads and checks the head. The caller frees f->head (mem_free). */
+static enum status read_head(struct state *f, struct store *store, uint64_t round, struct err *err)
 {
     uint8_t prefix[PREFIX];
-    TRY(store->ops->checkpoint_state_size(store, round, total_p, err));
-    if (*total_p < PREFIX) return bad(err, round, "is too short");
-    TRY(store->ops->checkpoint_state_read(store, round, 0, prefix, sizeof prefix, err));
+    *f = (struct state){.store = store, .round = round};
+    TRY(store->ops->checkpoint_state_size(store, round, &f->total, err));
+    TRY(read_state(f, prefix, sizeof prefix, err));
     struct reader r = reader_of(prefix + sizeof magic, PREFIX - sizeof magic);
     uint64_t size = get_u64(&r);
     uint32_t crc = get_u32(&r);
     TRY(check_magic(prefix, round, err));
     if (get_u32(&r)) return bad(err, round, "has an unknown format");
-    if (size > HEAD_MAX || size > *total_p - PREFIX) return bad(err, round, "is too short");
-    uint8_t *head = mem_alloc(1, size);
-    if (!head) return err_set(err, STATUS_NOMEM, "no memory to read a checkpoint");
-    enum status status = store->ops->checkpoint_state_read(store, round, PREFIX, head, size, err);
-    if (status == STATUS_OK && crc32c(0, head, size) != crc) status = bad(err, round, "is damaged");
-    if (status != STATUS_OK) {
-        mem_free(head);
-        return status;
-    }
-    *head_p = head;
-    *size_p = size;
-    return STATUS_OK;
+    if (size > HEAD_MAX || size > f->total - PREFIX) return bad(err, round, "is too short");
+    f->head = mem_alloc(1, size);
+    if (!f->head) return err_set(err, STATUS_NOMEM, "no memory to read a checkpoint");
+    f->size = size;
+    enum status status = read_state(f, f->head, size, err);
+    if (status == STATUS_OK && crc32c(0, f->head, size) != crc) status = bad(err, round, "is damaged");
+    if (status != STATUS_OK) mem_free(f->head);
+    return status;
 }
 
 enum status checkpoint_look(struct store *store, uint64_t round, struct checkpoint_info *info, struct err *err)
 {
-    uint8_t *head = NULL;
-    size_t size = 0;
-    uint64_t total;
-    TRY(read_head(store, round, &head, &size, &total, err));
-    struct reader r = reader_of(head, size);
+    struct state file;
+    TRY(read_head(&file, store, round, err));
+    struct reader r = reader_of(file.head, file.size);
     fields_read(info_fields, info, &r);
-    mem_free(head);
+    mem_free(file.head);
     return r.bad || info->round != round ? bad(err, round, "is damaged") : STATUS_OK;
 }
 
-static enum status load_arrays(struct ledger *l, struct store *store, uint64_t round, const uint64_t *hashes,
-                               uint64_t at, uint64_t total, struct err *err)
+/* Reads a float array and compares its hash. */
+static enum status read_floats(struct state *f, float *dst, size_t count, uint64_t hash, struct pool *pool,
+                               struct err *err)
+{
+    TRY(read_state(f, dst, count * sizeof *dst, err));
+    return hash_floats(pool, dst, count) == hash ? STATUS_OK : bad(err, f->round, "is damaged");
+}
+
+static enum status load_arrays(struct ledger *l, struct state *f, const uint64_t *hashes, struct err *err)
 {
     struct array arrays[ARRAYS_MAX];
     size_t n = list_arrays(l, arrays);
-    for (size_t i = 0; i < n; i++) {
-        size_t bytes = arrays[i].count * sizeof(float);
-        assert(at <= total);
-        if (bytes > total - at) return bad(err, round, "is too short");
-        TRY(store->ops->checkpoint_state_read(store, round, at, arrays[i].data, bytes, err));
-        if (hash_floats(l->outer.pool, arrays[i].data, arrays[i].count) != hashes[i])
-            return bad(err, round, "is damaged");
-        at += bytes;
-    }
-    return at == total ? STATUS_OK : bad(err, round, "is too long");
+    for (size_t i = 0; i < n; i++) TRY(read_floats(f, arrays[i].data, arrays[i].count, hashes[i], l->outer.pool, err));
+    return f->at == f->total ? STATUS_OK : bad(err, f->round, "is too long");
 }
 
 static enum status changed(struct err *err, uint64_t round)
@@ -413,19 +423,17 @@ static enum status changed(struct err *err, uint64_t round)
 enum status checkpoint_load(struct ledger *l, struct store *store, uint64_t round, struct checkpoint_info *info,
                             struct err *err)
 {
-    uint8_t *bytes = NULL;
+    struct state file;
     struct checkpoint_head head = {0};
-    size_t size = 0;
-    uint64_t total;
-    TRY(read_head(store, round, &bytes, &size, &total, err));
-    struct reader r = reader_of(bytes, size);
+    TRY(read_head(&file, store, round, err));
+    struct reader r = reader_of(file.head, file.size);
     enum status status = head_decode(l, &head, &r, err);
     *info = head.info;
-    mem_free(bytes);
+    mem_free(file.head);
     if (status == STATUS_CORRUPT || status == STATUS_STATE || (status == STATUS_OK && info->round != round))
         return bad(err, round, "is damaged");
     if (status != STATUS_OK) return status;
-    TRY(load_arrays(l, store, round, head.hashes, PREFIX + size, total, err));
+    TRY(load_arrays(l, &file, head.hashes, err));
     status = store->ops->checkpoint_theta_read(store, round, &l->layout, 0, l->outer.theta, l->layout.n_params, err);
     if (status == STATUS_CORRUPT || status == STATUS_NOTFOUND) {
         err_prefix(err, "checkpoint round_%06llu", (unsigned long long)round);
@@ -455,26 +463,23 @@ static enum status head_decode_layout(struct layout *layout, struct checkpoint_h
 
 /* Vectors of n_params floats come first, then the residuals: none, or one of each fragment of trained tensors. The
  * settings decide how many there are; the size of the file does, too. */
-static enum status check_arrays(struct store *store, uint64_t round, const struct layout *layout,
-                                const uint64_t *hashes, uint32_t n, uint64_t at, uint64_t total, float *room,
-                                struct err *err)
+static enum status check_arrays(struct state *f, const struct layout *layout, const struct checkpoint_head *head,
+                                float *room, struct err *err)
 {
     assert(layout->n_params > 0); /* head_decode_layout */
-    const uint32_t F = layout_first_mean(layout);
-    const uint64_t whole = layout->n_params * sizeof(float), bytes = total - at;
+    const uint32_t F = layout_first_mean(layout), n = head->n;
+    const uint64_t whole = layout->n_params * sizeof(float), bytes = f->total - f->at;
     uint64_t trained = 0;
-    for (uint32_t f = 0; f < F; f++) trained += layout->fragments[f].count * sizeof(float);
+    for (uint32_t i = 0; i < F; i++) trained += layout->fragments[i].count * sizeof(float);
     bool has_residuals = F && n >= F && bytes == (n - F) * whole + trained;
     uint32_t residuals = has_residuals ? F : 0;
-    if (!has_residuals && bytes != n * whole) return bad(err, round, "has a wrong size");
+    if (!has_residuals && bytes != n * whole) return bad(err, f->round, "has a wrong size");
     for (uint32_t i = 0; i < n; i++) {
         bool vector = i < n - residuals;
         size_t count = vector ? layout->n_params : layout->fragments[i - (n - residuals)].count;
-        TRY(store->ops->checkpoint_state_read(store, round, at, room, count * sizeof *room, err));
-        if (hash_floats(NULL, room, count) != hashes[i]) return bad(err, round, "is damaged");
-        at += count * sizeof *room;
+        TRY(read_floats(f, room, count, head->hashes[i], NULL, err));
     }
-    assert(at == total);
+    assert(f->at == f->total);
     return STATUS_OK;
 }
 
@@ -490,24 +495,21 @@ static enum status check_theta(struct store *store, uint64_t round, const struct
 
 enum status checkpoint_check(struct store *store, uint64_t round, struct checkpoint_info *info, struct err *err)
 {
-    uint8_t *bytes = NULL;
+    struct state file;
     struct checkpoint_head head = {0};
-    size_t size = 0;
-    uint64_t total;
     struct layout layout;
     float *room = NULL;
-    TRY(read_head(store, round, &bytes, &size, &total, err));
-    struct reader r = reader_of(bytes, size);
+    TRY(read_head(&file, store, round, err));
+    struct reader r = reader_of(file.head, file.size);
     layout_init(&layout);
     enum status status = head_decode_layout(&layout, &head, &r);
     *info = head.info;
-    mem_free(bytes);
+    mem_free(file.head);
     if (status == STATUS_CORRUPT || (status == STATUS_OK && round != CHECKPOINT_ANY && info->round != round))
         status = bad(err, round, "is damaged");
     else if (status == STATUS_OK && !(room = mem_alloc(layout.n_params, sizeof *room)))
         status = err_set(err, STATUS_NOMEM, "no memory to check a checkpoint");
-    if (status == STATUS_OK)
-        status = check_arrays(store, round, &layout, head.hashes, head.n, PREFIX + size, total, room, err);
+    if (status == STATUS_OK) status = check_arrays(&file, &layout, &head, room, err);
     if (status == STATUS_OK) status = check_theta(store, round, &layout, info, room, err);
     mem_free(room);
     layout_finish(&layout);

@@ -82,7 +82,7 @@ static void scan_finish(struct scan *scan)
 static enum status read_bytes(struct scan *scan, uint64_t at, void *dst, size_t size, struct err *err)
 {
     struct err why = {0};
-    enum status status = scan->source->read(scan->source->ctx, at, dst, size, &why);
+    enum status status = scan->source->read(scan->source, at, dst, size, &why);
     if (status == STATUS_OK) return status;
     if (status != STATUS_CORRUPT) return err_set(err, status, "%s", why.msg);
     scan->unreadable = true;
@@ -150,6 +150,15 @@ static enum status scan_record(struct scan *scan, uint64_t at, struct err *err)
     return crc32c(0, scan->body, size) == scan->header.crc ? STATUS_OK : STATUS_END;
 }
 
+/* The record that scan_record read at byte `at`. */
+static struct journal_record record_at(const struct scan *scan, uint64_t at)
+{
+    return (struct journal_record){.type = scan->header.type,
+                                   .at = {scan->source->segment, at + JOURNAL_RECORD_HEADER},
+                                   .body = scan->body,
+                                   .size = scan->header.size};
+}
+
 /* Finds the next whole record from byte *at on, and reads it. END: there is none. A body may hold bytes that look like
  * headers of long records, so the search reads a bounded number of bytes. */
 static enum status find_whole(struct scan *scan, uint64_t *at, struct err *err)
@@ -169,18 +178,16 @@ static enum status salvage(struct scan *scan, uint64_t from, journal_visit_fn vi
 {
     enum status status;
     for (uint64_t at = from; (status = find_whole(scan, &at, err)) == STATUS_OK;) {
-        struct journal_ref ref = {scan->source->segment, at + JOURNAL_RECORD_HEADER};
-        at += JOURNAL_RECORD_HEADER + scan->header.size;
-        if (scan->header.type == JOURNAL_MARK) continue;
-        TRY(visit(ctx, scan->header.type, ref, scan->body, scan->header.size, err));
+        const struct journal_record record = record_at(scan, at);
+        at += JOURNAL_RECORD_HEADER + record.size;
+        if (record.type != JOURNAL_MARK) TRY(visit(ctx, &record, err));
     }
     return status == STATUS_END ? STATUS_OK : status;
 }
 
-static enum status count_one(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                             struct err *err)
+static enum status count_one(void *ctx, const struct journal_record *record, struct err *err)
 {
-    (void)type, (void)at, (void)body, (void)size, (void)err;
+    (void)record, (void)err;
     ++*(uint64_t *)ctx;
     return STATUS_OK;
 }
@@ -218,10 +225,9 @@ enum status journal_scan(const struct journal_source *source, struct journal_end
     if (!memcmp(head, expect, sizeof head)) {
         at = sizeof head;
         while (at < source->size && (status = scan_record(&scan, at, err)) == STATUS_OK) {
-            struct journal_ref ref = {source->segment, at + JOURNAL_RECORD_HEADER};
-            if (scan.header.type != JOURNAL_MARK)
-                TRY_GOTO(visit(ctx, scan.header.type, ref, scan.body, scan.header.size, err), done);
-            at += JOURNAL_RECORD_HEADER + scan.header.size;
+            const struct journal_record record = record_at(&scan, at);
+            if (record.type != JOURNAL_MARK) TRY_GOTO(visit(ctx, &record, err), done);
+            at += JOURNAL_RECORD_HEADER + record.size;
             assert(at <= source->size);
         }
         if (status != STATUS_OK && status != STATUS_END) goto done;
@@ -242,17 +248,17 @@ enum status journal_salvage(const struct journal_source *source, uint64_t from, 
     return status;
 }
 
-static enum status store_read(void *ctx, uint64_t offset, void *dst, size_t size, struct err *err)
+static enum status store_read(const struct journal_source *source, uint64_t offset, void *dst, size_t size,
+                              struct err *err)
 {
-    const struct journal_segment_at *s = ctx;
-    return s->store->ops->segment_read(s->store, s->segment, offset, dst, size, err);
+    struct store *store = source->ctx;
+    return store->ops->segment_read(store, source->segment, offset, dst, size, err);
 }
 
-enum status journal_source_of(struct journal_source *source, struct journal_segment_at *at, struct store *store,
-                              uint64_t segment, bool last, struct err *err)
+enum status journal_source_of(struct journal_source *source, struct store *store, uint64_t segment, bool last,
+                              struct err *err)
 {
-    *at = (struct journal_segment_at){store, segment};
-    *source = (struct journal_source){.read = store_read, .ctx = at, .segment = segment, .last = last};
+    *source = (struct journal_source){.read = store_read, .ctx = store, .segment = segment, .last = last};
     return store->ops->segment_size(store, segment, &source->size, err);
 }
 
@@ -272,7 +278,7 @@ static enum status begin_header(struct journal *j, struct err *err)
 static enum status put_tail_aside(const struct journal_source *source, const struct journal_end *end,
                                   struct journal_tail *tail, void *ctx, struct err *err)
 {
-    struct store *store = ((const struct journal_segment_at *)source->ctx)->store;
+    struct store *store = source->ctx;
     TRY(journal_salvage(source, end->good + 1, tail->lost, ctx, err));
     tail->segment = source->segment;
     tail->size = source->size;
@@ -283,10 +289,9 @@ static enum status put_tail_aside(const struct journal_source *source, const str
 static enum status recover_segment(struct journal *j, uint64_t segment, bool last, journal_visit_fn visit,
                                    struct journal_tail *tail, void *ctx, struct err *err)
 {
-    struct journal_segment_at where;
     struct journal_source source;
     struct journal_end end;
-    TRY(journal_source_of(&source, &where, j->store, segment, last, err));
+    TRY(journal_source_of(&source, j->store, segment, last, err));
     TRY(journal_scan(&source, &end, visit, ctx, err));
     assert(end.good <= source.size);
     if (!last) return STATUS_OK;

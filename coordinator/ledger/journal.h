@@ -36,9 +36,15 @@ struct journal {
     bool dirty; /* records were appended since the last sync */
 };
 
-/* Called for each record that recovery reads; body is valid during the call. A failure stops recovery. */
-typedef enum status (*journal_visit_fn)(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body,
-                                        size_t size, struct err *err);
+struct journal_record {
+    uint16_t type;
+    struct journal_ref at; /* of the body */
+    const uint8_t *body;
+    size_t size;
+};
+
+/* Called for each record that recovery reads, which is valid during the call. A failure stops recovery. */
+typedef enum status (*journal_visit_fn)(void *ctx, const struct journal_record *record, struct err *err);
 
 /* The end of the records of a segment. */
 struct journal_end {
@@ -74,19 +80,15 @@ enum status journal_sync(struct journal *journal, struct err *err) MUST_CHECK;
 
 /* The bytes of one segment, for recovery. */
 struct journal_source {
-    enum status (*read)(void *ctx, uint64_t offset, void *dst, size_t size, struct err *err);
-    void *ctx;
+    enum status (*read)(const struct journal_source *source, uint64_t offset, void *dst, size_t size, struct err *err);
+    void *ctx; /* for `read`; the store of journal_source_of */
     uint64_t segment, size;
     bool last; /* the last segment of the run, the only one that can have a torn tail */
 };
 
-/* The bytes of a segment of a store; `segment_at` must outlive the source. */
-struct journal_segment_at {
-    struct store *store;
-    uint64_t segment;
-};
-enum status journal_source_of(struct journal_source *source, struct journal_segment_at *at, struct store *store,
-                              uint64_t segment, bool last, struct err *err) MUST_CHECK;
+/* The bytes of a segment of a store. */
+enum status journal_source_of(struct journal_source *source, struct store *store, uint64_t segment, bool last,
+                              struct err *err) MUST_CHECK;
 
 /* Visits every undamaged record from byte `from` on, except marks, and skips what is damaged between them. Memory and
  * time are bounded by the size of the segment. */

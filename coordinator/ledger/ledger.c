@@ -129,12 +129,21 @@ enum status ledger_room(struct ledger *l)
 
 /* --- folds of the small records ----------------------------------------------------------------------------------- */
 
+/* The decoded body of a small record; OPEN and MODEL are decoded into the ledger's own memory. */
+union small {
+    struct record_run run;
+    struct record_member member;
+    struct record_delta delta;
+    struct record_drop drop;
+    struct record_eval eval;
+    struct record_clock done;
+    struct record_val val;
+};
+
 /* With a model: a change of settings (--change). The run may then be longer than before. */
-static enum status fold_run(struct ledger *l, const uint8_t *body, size_t size, struct err *err)
+static enum status fold_run(struct ledger *l, const struct record_run *run, struct err *err)
 {
-    struct record_run run = {0};
-    TRY(record_decode(RECORD_RUN, &run, body, size));
-    TRY(ledger_set_run(l, &run, err));
+    TRY(ledger_set_run(l, run, err));
     if (!l->modelled) return STATUS_OK;
     round_fold_settings(&l->round, l->config);
     if (round_over(&l->round)) return STATUS_OK;
@@ -149,9 +158,9 @@ static enum status fold_start(struct ledger *l, size_t size)
     return STATUS_OK;
 }
 
-static enum status fold_model(struct ledger *l, const uint8_t *body, size_t size, struct err *err)
+static enum status fold_model(struct ledger *l, const struct journal_record *record, struct err *err)
 {
-    TRY(ledger_set_model(l, body, size, err));
+    TRY(ledger_set_model(l, record->body, record->size, err));
     TRY(outer_state_fill(&l->outer, l->init_dir, err));
     for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
         if (l->outer.fragments[f].hash != l->model.hashes[f])
@@ -163,91 +172,80 @@ static enum status fold_model(struct ledger *l, const uint8_t *body, size_t size
 }
 
 /* Also changes the record of the model, which checkpoints contain. */
-static enum status fold_val(struct ledger *l, const uint8_t *body, size_t size)
+static enum status fold_val(struct ledger *l, const struct record_val *val)
 {
-    struct record_val m = {0};
-    TRY(record_decode(RECORD_VAL, &m, body, size));
     if (l->model.val_samples) return STATUS_STATE;
     struct writer w = writer_of(l->model_record, l->model_record_size);
-    l->model.val_hash = m.hash;
-    l->model.val_samples = m.samples;
+    l->model.val_hash = val->hash;
+    l->model.val_samples = val->samples;
     record_encode(RECORD_MODEL, &l->model, &w);
     assert(!w.bad && w.pos == l->model_record_size);
     return STATUS_OK;
 }
 
-static enum status fold_member(struct ledger *l, const uint8_t *body, size_t size)
+static enum status fold_member(struct round *round, const struct record_member *m)
 {
-    struct record_member m = {0};
-    TRY(record_decode(RECORD_MEMBER, &m, body, size));
-    if (m.what == RECORD_MEMBER_JOIN) return round_fold_join(&l->round, m.id, m.uuid, m.name);
-    if (m.what == RECORD_MEMBER_READMIT) return round_fold_readmit(&l->round, m.id);
-    return round_fold_leave(&l->round, m.id);
+    if (m->what == RECORD_MEMBER_JOIN) return round_fold_join(round, m->id, m->uuid, m->name);
+    if (m->what == RECORD_MEMBER_READMIT) return round_fold_readmit(round, m->id);
+    return round_fold_leave(round, m->id);
 }
 
-static enum status fold_open(struct ledger *l, const uint8_t *body, size_t size)
+static enum status fold_open(struct ledger *l, const struct journal_record *record)
 {
     TRY(ledger_room(l));
     struct record_open m = {.n_fragments = l->layout.n_fragments, .cap = l->cap_grants, .open = {.grants = l->grants}};
-    TRY(record_decode(RECORD_OPEN, &m, body, size));
+    TRY(record_decode(RECORD_OPEN, &m, record->body, record->size));
     l->clock = m.clock;
     return round_fold_open(&l->round, &m.open);
 }
 
-static enum status fold_delta(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size)
+static enum status fold_delta(struct ledger *l, struct journal_ref at, struct record_delta *m)
 {
-    struct record_delta m = {0};
-    TRY(record_decode(RECORD_DELTA, &m, body, size));
-    m.part.at = (struct journal_ref){at.segment, at.offset + RECORD_DELTA_HEAD};
-    if (m.fragment >= l->layout.n_fragments || m.part.bytes > l->outer.delta_cap) return STATUS_CORRUPT;
-    return round_fold_delta(&l->round, m.id, m.round, m.fragment, &m.part);
+    m->part.at = (struct journal_ref){at.segment, at.offset + RECORD_DELTA_HEAD};
+    if (m->fragment >= l->layout.n_fragments || m->part.bytes > l->outer.delta_cap) return STATUS_CORRUPT;
+    return round_fold_delta(&l->round, m->id, m->round, m->fragment, &m->part);
 }
 
-static enum status fold_drop(struct ledger *l, const uint8_t *body, size_t size)
+static enum status fold_eval(struct ledger *l, const struct record_eval *m)
 {
-    struct record_drop m = {0};
-    TRY(record_decode(RECORD_DROP, &m, body, size));
-    return round_fold_drop(&l->round, m.id, m.round, m.fragment, m.code);
-}
-
-static enum status fold_eval(struct ledger *l, const uint8_t *body, size_t size)
-{
-    struct record_eval m = {0};
-    TRY(record_decode(RECORD_EVAL, &m, body, size));
-    l->clock = m.clock;
+    l->clock = m->clock;
     l->evaluated = true;
-    l->eval_round = m.round;
-    l->eval_final = m.final;
-    l->eval_by_one = m.by_one;
-    l->eval_loss_sum = m.loss_sum;
-    l->eval_tokens = m.tokens;
+    l->eval_round = m->round;
+    l->eval_final = m->final;
+    l->eval_by_one = m->by_one;
+    l->eval_loss_sum = m->loss_sum;
+    l->eval_tokens = m->tokens;
     return STATUS_OK;
 }
 
-static enum status fold_done(struct ledger *l, const uint8_t *body, size_t size)
+static enum status fold_done(struct ledger *l, const struct record_clock *clock)
 {
-    TRY(record_decode(RECORD_DONE, &l->clock, body, size));
+    l->clock = *clock;
     l->done = true;
     return STATUS_OK;
 }
 
-static enum status fold(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                        struct err *err)
+static enum status fold(struct ledger *l, const struct journal_record *record, struct err *err)
 {
+    union small m;
+    const uint16_t type = record->type;
     bool early = type == RECORD_RUN || type == RECORD_START || type == RECORD_MODEL;
     if (!early && !l->modelled) return STATUS_CORRUPT;
     if (l->modelled) l->round.clock_us = l->clock.elapsed_us;
+    if (type == RECORD_START) return fold_start(l, record->size);
+    if (type == RECORD_MODEL) return fold_model(l, record, err);
+    if (type == RECORD_OPEN) return fold_open(l, record);
+    if (!record_name(type)) return STATUS_CORRUPT;
+    memset(&m, 0, sizeof m);
+    TRY(record_decode((enum record_type)type, &m, record->body, record->size));
     switch (type) {
-    case RECORD_RUN: return fold_run(l, body, size, err);
-    case RECORD_START: return fold_start(l, size);
-    case RECORD_MODEL: return fold_model(l, body, size, err);
-    case RECORD_MEMBER: return fold_member(l, body, size);
-    case RECORD_OPEN: return fold_open(l, body, size);
-    case RECORD_DELTA: return fold_delta(l, at, body, size);
-    case RECORD_DROP: return fold_drop(l, body, size);
-    case RECORD_EVAL: return fold_eval(l, body, size);
-    case RECORD_DONE: return fold_done(l, body, size);
-    case RECORD_VAL: return fold_val(l, body, size);
+    case RECORD_RUN: return fold_run(l, &m.run, err);
+    case RECORD_MEMBER: return fold_member(&l->round, &m.member);
+    case RECORD_DELTA: return fold_delta(l, record->at, &m.delta);
+    case RECORD_DROP: return round_fold_drop(&l->round, m.drop.id, m.drop.round, m.drop.fragment, m.drop.code);
+    case RECORD_EVAL: return fold_eval(l, &m.eval);
+    case RECORD_DONE: return fold_done(l, &m.done);
+    case RECORD_VAL: return fold_val(l, &m.val);
     default: return STATUS_CORRUPT;
     }
 }
@@ -256,10 +254,10 @@ static enum status append(struct ledger *l, enum record_type type, const struct 
                           const struct store_part *payload, struct err *err)
 {
     struct store_part parts[2] = {*body};
-    struct journal_ref at;
+    struct journal_record record = {.type = (uint16_t)type, .body = body->data, .size = body->size};
     if (payload) parts[1] = *payload;
-    TRY(journal_append(&l->journal, type, parts, payload ? 2 : 1, &at, err));
-    enum status status = fold(l, type, at, body->data, body->size, err);
+    TRY(journal_append(&l->journal, type, parts, payload ? 2 : 1, &record.at, err));
+    enum status status = fold(l, &record, err);
     if (status == STATUS_OK || (err && err->code == status)) return status;
     return err_set(err, status, "internal: a %s record contradicts the state (%s)", record_name(type),
                    status_text(status));
@@ -321,31 +319,36 @@ enum status ledger_close(struct ledger *l, const struct round_close *close, cons
 
 /* --- replay ------------------------------------------------------------------------------------------------------- */
 
-static enum status damaged(struct err *err, uint16_t type, struct journal_ref at, const char *why)
+static enum status damaged(struct err *err, const struct journal_record *record, const char *why)
 {
-    const char *name = record_name(type) ? record_name(type) : "unknown";
+    const char *name = record_name(record->type) ? record_name(record->type) : "unknown";
     return err_set(err, STATUS_CORRUPT, "journal/%08llu.log, record %s at byte %llu: %s",
-                   (unsigned long long)at.segment, name, (unsigned long long)at.offset, why);
+                   (unsigned long long)record->at.segment, name, (unsigned long long)record->at.offset, why);
+}
+
+enum status ledger_read_update(const struct journal_record *record, struct update_named *named, struct update *u)
+{
+    if (record->size < RECORD_CLOCK_BYTES) return STATUS_CORRUPT;
+    return update_decode(u, named, WIRE_NAMED_MAX, record->body + RECORD_CLOCK_BYTES,
+                         record->size - RECORD_CLOCK_BYTES);
 }
 
 /* Not damage: the record has a good checksum, and the records before it fit. */
-static enum status other_update(struct err *err, struct journal_ref at)
+static enum status other_update(struct err *err, const struct journal_record *record)
 {
-    (void)damaged(err, RECORD_UPDATE, at,
+    (void)damaged(err, record,
                   "the recomputed update differs from this one; continue with the program version that wrote the run");
     if (err) err->code = STATUS_MISMATCH;
     return STATUS_MISMATCH;
 }
 
-static enum status replay_update(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
-                                 struct err *err)
+static enum status replay_update(struct ledger *l, const struct journal_record *record, struct err *err)
 {
     struct update_named *named = mem_alloc(WIRE_NAMED_MAX, sizeof *named);
     struct update u, computed;
     struct round_close close = {0};
-    enum status status = named ? record_decode(RECORD_UPDATE, &l->clock, body, size) : STATUS_NOMEM;
-    if (status == STATUS_OK)
-        status = update_decode(&u, named, WIRE_NAMED_MAX, body + RECORD_CLOCK_BYTES, size - RECORD_CLOCK_BYTES);
+    enum status status = named ? record_decode(RECORD_UPDATE, &l->clock, record->body, record->size) : STATUS_NOMEM;
+    if (status == STATUS_OK) status = ledger_read_update(record, named, &u);
     if (status == STATUS_OK && (u.fragment >= l->layout.n_fragments || !u.n_named)) status = STATUS_CORRUPT;
     if (status == STATUS_OK) {
         close.fragment = u.fragment;
@@ -359,44 +362,39 @@ static enum status replay_update(struct ledger *l, struct journal_ref at, const 
     if (status == STATUS_OK) status = update_compute(l, &close, &computed, err);
     if (status == STATUS_OK && (computed.theta_hash != u.theta_hash || computed.payload_size != u.payload_size ||
                                 memcmp(computed.payload, u.payload, u.payload_size) != 0))
-        status = other_update(err, at);
-    if (status == STATUS_OK) status = fold_update(l, &u, at, size - RECORD_CLOCK_BYTES);
+        status = other_update(err, record);
+    if (status == STATUS_OK) status = fold_update(l, &u, record->at, record->size - RECORD_CLOCK_BYTES);
     mem_free(named);
     return status;
 }
 
-enum status ledger_replay(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                          struct err *err)
+enum status ledger_replay(struct ledger *l, const struct journal_record *record, struct err *err)
 {
     enum status status;
-    if (type == RECORD_UPDATE)
-        status = l->modelled ? replay_update(l, at, body, size, err) : STATUS_STATE;
+    if (record->type == RECORD_UPDATE)
+        status = l->modelled ? replay_update(l, record, err) : STATUS_STATE;
     else
-        status = fold(l, type, at, body, size, err);
+        status = fold(l, record, err);
     if (status == STATUS_OK || (err && err->code == status)) return status;
-    return damaged(err, type, at, "contradicts the records before it");
+    return damaged(err, record, "contradicts the records before it");
 }
 
-enum status ledger_index(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                         struct err *err)
+enum status ledger_index(struct ledger *l, const struct journal_record *record, struct err *err)
 {
     struct update u;
-    if (type != RECORD_UPDATE) return STATUS_OK;
-    if (size < RECORD_CLOCK_BYTES ||
-        update_decode(&u, l->named, WIRE_NAMED_MAX, body + RECORD_CLOCK_BYTES, size - RECORD_CLOCK_BYTES) != STATUS_OK)
-        return damaged(err, type, at, "is malformed");
-    struct update_entry entry = {u.theta_hash, {at.segment, at.offset + RECORD_CLOCK_BYTES}, size - RECORD_CLOCK_BYTES};
+    if (record->type != RECORD_UPDATE) return STATUS_OK;
+    if (ledger_read_update(record, l->named, &u) != STATUS_OK) return damaged(err, record, "is malformed");
+    struct update_entry entry = {
+        u.theta_hash, {record->at.segment, record->at.offset + RECORD_CLOCK_BYTES}, record->size - RECORD_CLOCK_BYTES};
     if (u.fragment >= l->layout.n_fragments || update_log_add(&l->log, u.fragment, u.version, &entry) != STATUS_OK)
-        return damaged(err, type, at, "does not follow the update before it");
+        return damaged(err, record, "does not follow the update before it");
     return STATUS_OK;
 }
 
-void ledger_lost_count(struct ledger_lost *lost, uint16_t type, const uint8_t *body, size_t size)
+void ledger_lost_count(struct ledger_lost *lost, const struct journal_record *record)
 {
     struct update u;
-    if (type != RECORD_UPDATE || size < RECORD_CLOCK_BYTES ||
-        update_decode(&u, lost->named, WIRE_NAMED_MAX, body + RECORD_CLOCK_BYTES, size - RECORD_CLOCK_BYTES) !=
-            STATUS_OK ||
+    if (record->type != RECORD_UPDATE || ledger_read_update(record, lost->named, &u) != STATUS_OK ||
         u.fragment >= LAYOUT_FRAGMENTS_MAX)
         return;
     if (u.version > lost->versions[u.fragment]) lost->versions[u.fragment] = u.version;

@@ -79,11 +79,12 @@ enum status ledger_close(struct ledger *l, const struct round_close *close, cons
                          struct err *err) MUST_CHECK;
 /* Folds in a record that recovery read. CORRUPT with text: it contradicts the state. MISMATCH with text: the recomputed
  * update differs from the published one, so another program version wrote it. */
-enum status ledger_replay(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                          struct err *err) MUST_CHECK;
+enum status ledger_replay(struct ledger *l, const struct journal_record *record, struct err *err) MUST_CHECK;
 /* Adds the position of an update to the log without applying it; the update is older than the checkpoint. */
-enum status ledger_index(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                         struct err *err) MUST_CHECK;
+enum status ledger_index(struct ledger *l, const struct journal_record *record, struct err *err) MUST_CHECK;
+/* Decodes an UPDATE record; named[WIRE_NAMED_MAX] gets the deltas. CORRUPT. */
+enum status ledger_read_update(const struct journal_record *record, struct update_named *named,
+                               struct update *u) MUST_CHECK;
 /* Creates layout, round and outer state from a MODEL record's body; theta stays zero. */
 enum status ledger_set_model(struct ledger *l, const uint8_t *body, size_t size, struct err *err) MUST_CHECK;
 /* Takes identity and settings of the run, the first time or after a change. UNSUPPORTED: another release wrote them. */
@@ -99,7 +100,7 @@ struct ledger_lost {
 };
 
 /* Counts the record if it is an update. Records that cannot be decoded are left out. */
-void ledger_lost_count(struct ledger_lost *lost, uint16_t type, const uint8_t *body, size_t size);
+void ledger_lost_count(struct ledger_lost *lost, const struct journal_record *record);
 /* Rounds behind the ledger's state that the updates complete; 0 with async, where updates are no rounds. */
 uint64_t ledger_lost_rounds(const struct ledger_lost *lost, const struct ledger *l);
 

@@ -41,20 +41,18 @@ struct work {
 
 /* --- look --------------------------------------------------------------------------------------------------------- */
 
-static enum status ignore(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                          struct err *err)
+static enum status ignore(void *ctx, const struct journal_record *record, struct err *err)
 {
-    (void)ctx, (void)type, (void)at, (void)body, (void)size, (void)err;
+    (void)ctx, (void)record, (void)err;
     return STATUS_OK;
 }
 
 static enum status scan(const struct work *w, uint64_t segment, struct journal_end *end, journal_visit_fn visit,
                         void *ctx, struct err *err)
 {
-    struct journal_segment_at at;
     struct journal_source source;
     bool last = segment == w->segments[w->n_segments - 1].number;
-    TRY(journal_source_of(&source, &at, w->store, segment, last, err));
+    TRY(journal_source_of(&source, w->store, segment, last, err));
     return journal_scan(&source, end, visit, ctx, err);
 }
 
@@ -111,16 +109,13 @@ static const struct segment *segment_of(const struct work *w, uint64_t number)
 /* --- the log before the base -------------------------------------------------------------------------------------- */
 
 /* CORRUPT: an update does not follow the one before it. The journal lacks records, though each record is whole. */
-static enum status follow_versions(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                                   struct err *err)
+static enum status follow_versions(void *ctx, const struct journal_record *record, struct err *err)
 {
     struct work *w = ctx;
     struct update u;
-    (void)at, (void)err;
-    if (type != RECORD_UPDATE) return STATUS_OK;
-    if (size < RECORD_CLOCK_BYTES ||
-        update_decode(&u, w->named, WIRE_NAMED_MAX, body + RECORD_CLOCK_BYTES, size - RECORD_CLOCK_BYTES) != STATUS_OK)
-        return STATUS_CORRUPT;
+    (void)err;
+    if (record->type != RECORD_UPDATE) return STATUS_OK;
+    TRY(ledger_read_update(record, w->named, &u));
     return u.fragment < LAYOUT_FRAGMENTS_MAX && u.version == ++w->versions[u.fragment] ? STATUS_OK : STATUS_CORRUPT;
 }
 
@@ -172,15 +167,14 @@ static enum status load_base(struct work *w, struct err *err)
 }
 
 /* END: the record contradicts those before it, as after a cut between two records. */
-static enum status replay(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                          struct err *err)
+static enum status replay(void *ctx, const struct journal_record *record, struct err *err)
 {
     struct work *w = ctx;
     struct err why = {0};
-    enum status status = ledger_replay(&w->ledger, type, at, body, size, &why);
-    if (type == RECORD_RUN) w->ledger.init_dir = init_dir(w);
+    enum status status = ledger_replay(&w->ledger, record, &why);
+    if (record->type == RECORD_RUN) w->ledger.init_dir = init_dir(w);
     if (status == STATUS_CORRUPT || status == STATUS_STATE) {
-        w->bad = at;
+        w->bad = record->at;
         return STATUS_END;
     }
     return status == STATUS_OK ? status : err_set(err, status, "%s", why.msg);
@@ -241,22 +235,21 @@ static enum status name_worker(struct repair *r, uint32_t id, const char *name, 
 }
 
 /* Counts what is lost. Records that cannot be decoded are left out. */
-static enum status count_lost(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                              struct err *err)
+static enum status count_lost(void *ctx, const struct journal_record *record, struct err *err)
 {
     struct work *w = ctx;
     struct record_member member = {0};
     struct record_delta delta = {0};
-    (void)at;
-    if (type == RECORD_MEMBER && record_decode(RECORD_MEMBER, &member, body, size) == STATUS_OK &&
+    if (record->type == RECORD_MEMBER &&
+        record_decode(RECORD_MEMBER, &member, record->body, record->size) == STATUS_OK &&
         member.what == RECORD_MEMBER_JOIN)
         return name_worker(w->r, member.id, member.name, err);
-    if (type == RECORD_DELTA && record_decode(RECORD_DELTA, &delta, body, size) == STATUS_OK) {
+    if (record->type == RECORD_DELTA && record_decode(RECORD_DELTA, &delta, record->body, record->size) == STATUS_OK) {
         struct repair_worker *worker = worker_of(w->r, delta.id, err);
         if (!worker) return STATUS_NOMEM;
         worker->deltas++;
     }
-    ledger_lost_count(&w->lost, type, body, size);
+    ledger_lost_count(&w->lost, record);
     return STATUS_OK;
 }
 
@@ -268,11 +261,10 @@ static enum status count(struct work *w, struct err *err)
     for (uint32_t i = 0; l->modelled && i < l->round.members.n; i++)
         TRY(name_worker(r, i, l->round.members.members[i]->name, err));
     for (size_t i = 0; r->cut && i < w->n_segments; i++) {
-        struct journal_segment_at at;
         struct journal_source source;
         const struct segment *s = &w->segments[i];
         if (s->number < r->segment) continue;
-        TRY(journal_source_of(&source, &at, w->store, s->number, false, err));
+        TRY(journal_source_of(&source, w->store, s->number, false, err));
         TRY(journal_salvage(&source, s->number == r->segment ? r->at : 0, count_lost, w, err));
     }
     r->updates_lost = w->lost.updates;

@@ -144,8 +144,8 @@ static void quantize_plain(const struct piece_range *piece, float *x, const stru
     }
 }
 
-void cpu_delta(struct device *dev, const struct delta_plan *plan, const float *theta, const float *anchor, float decay,
-               const float *residual, float *rest, void *quantized)
+static void delta(struct device *dev, const struct delta_plan *plan, const float *theta, const float *anchor,
+                  float decay, const float *residual, float *rest, void *quantized)
 {
     const struct cpu_plan *p = cpu_plan_of(cpu_of(dev), plan, CPU_PLAN_DELTA);
     if (!p) return;
@@ -200,7 +200,7 @@ static void add_piece(enum piece_kind kind, const struct piece_range *piece, con
     }
 }
 
-void cpu_delta_add(struct device *dev, const struct delta_plan *plan, void *quantized, float *theta)
+static void delta_add(struct device *dev, const struct delta_plan *plan, void *quantized, float *theta)
 {
     const struct cpu_plan *p = cpu_plan_of(cpu_of(dev), plan, CPU_PLAN_DELTA);
     if (!p) return;
@@ -209,4 +209,10 @@ void cpu_delta_add(struct device *dev, const struct delta_plan *plan, void *quan
     delta_format_lay_out(shape, quantized, &in);
     for (size_t i = 0; i < shape->n_pieces; i++)
         add_piece(shape->kind, &p->as.delta.pieces[i], &in.heads[i], &in, theta + p->as.delta.pieces[i].from);
+}
+
+void cpu_delta_ops(struct device_ops *ops)
+{
+    ops->delta = delta;
+    ops->delta_add = delta_add;
 }

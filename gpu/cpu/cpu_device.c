@@ -232,7 +232,7 @@ static enum status cpu_muon_plan(struct device *dev, const struct muon_matrix *m
     return status;
 }
 
-static const struct device_ops cpu_ops = {
+static const struct device_ops own_ops = {
     .close = cpu_close,
     .memory = cpu_memory_of,
     .alloc = cpu_alloc,
@@ -251,37 +251,17 @@ static const struct device_ops cpu_ops = {
     .head_bytes = cpu_head_bytes,
     .muon_bytes = cpu_muon_bytes,
     .plan_free = cpu_plan_free,
-    .embed_fwd = cpu_embed_fwd,
-    .embed_bwd = cpu_embed_bwd,
-    .norm_fwd = cpu_norm_fwd,
-    .norm_bwd = cpu_norm_bwd,
-    .rms_fwd = cpu_rms_fwd,
-    .rms_bwd = cpu_rms_bwd,
-    .rope = cpu_rope,
-    .glu_fwd = cpu_glu_fwd,
-    .glu_bwd = cpu_glu_bwd,
-    .lin_fwd = cpu_lin_fwd,
-    .act_recompute = cpu_act_recompute,
-    .lin_bwd_x = cpu_lin_bwd_x,
-    .lin_bwd_w = cpu_lin_bwd_w,
-    .attn_fwd = cpu_attn_fwd,
-    .attn_bwd = cpu_attn_bwd,
-    .head = cpu_head,
-    .sum = cpu_sum,
-    .sumsq = cpu_sumsq,
-    .clip_scale = cpu_clip_scale,
-    .count_step = cpu_count_step,
-    .adamw = cpu_adamw,
-    .muon = cpu_muon,
-    .sgd = cpu_sgd,
-    .axpy = cpu_axpy,
-    .delta = cpu_delta,
-    .delta_add = cpu_delta_add,
 };
 
 static enum status cpu_fill_in(struct cpu_device *cpu, int threads)
 {
-    cpu->base.ops = &cpu_ops;
+    cpu->ops = own_ops;
+    cpu_matrix_ops(&cpu->ops);
+    cpu_row_ops(&cpu->ops);
+    cpu_vector_ops(&cpu->ops);
+    cpu_muon_ops(&cpu->ops);
+    cpu_delta_ops(&cpu->ops);
+    cpu->base.ops = &cpu->ops;
     cpu->base.act_bytes = sizeof(float);
     cpu->base.threads = threads;
     cpu->base.host_memory = true;

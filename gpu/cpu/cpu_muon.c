@@ -145,35 +145,15 @@ static float *orthogonalize(struct cpu_device *cpu, const struct cpu_plan *p, st
                             .k = tall ? rows : cols,
                             .a = x,
                             .b = x,
-                            .lda = cols,
-                            .ldb = cols,
                             .a_trans = tall,
                             .b_trans = !tall,
-                            .c = j->gram,
-                            .ldc = side};
+                            .c = j->gram};
         gemm_run(&gram, cpu->kernels, cpu->pool, cpu->scratch);
         j->inverse = round ? 1 : inverse_norm(j->gram, side);
         pool_run(cpu->pool, poly_thread, j);
-        struct gemm mult = {.m = side,
-                            .n = side,
-                            .k = side,
-                            .a = j->gram,
-                            .b = j->poly,
-                            .lda = side,
-                            .ldb = side,
-                            .c = j->mult,
-                            .ldc = side,
-                            .add = j->mult};
+        struct gemm mult = {.m = side, .n = side, .k = side, .a = j->gram, .b = j->poly, .c = j->mult, .add = j->mult};
         gemm_run(&mult, cpu->kernels, cpu->pool, cpu->scratch);
-        struct gemm next = {.m = rows,
-                            .n = cols,
-                            .k = side,
-                            .a = tall ? x : j->mult,
-                            .b = tall ? j->mult : x,
-                            .lda = side,
-                            .ldb = cols,
-                            .c = y,
-                            .ldc = cols};
+        struct gemm next = {.m = rows, .n = cols, .k = side, .a = tall ? x : j->mult, .b = tall ? j->mult : x, .c = y};
         gemm_run(&next, cpu->kernels, cpu->pool, cpu->scratch);
         float *previous = x;
         x = y;
@@ -182,8 +162,8 @@ static float *orthogonalize(struct cpu_device *cpu, const struct cpu_plan *p, st
     return x;
 }
 
-void cpu_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, void *momentum,
-              const struct muon_hyper *hyper, const float *scale)
+static void muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, void *momentum,
+                 const struct muon_hyper *hyper, const float *scale)
 {
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_MUON);
@@ -211,4 +191,9 @@ void cpu_muon(struct device *dev, const struct muon_plan *plan, float *theta, co
         job.step = -hyper->lr * muon_length(t->rows, t->cols);
         pool_run(cpu->pool, apply_thread, &job);
     }
+}
+
+void cpu_muon_ops(struct device_ops *ops)
+{
+    ops->muon = muon;
 }

@@ -10,8 +10,8 @@ static void run_gemm(struct cpu_device *cpu, const struct gemm *g)
     gemm_run(g, cpu->kernels, cpu->pool, cpu->scratch);
 }
 
-void cpu_lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
-                 const void *res, void *y, void *aux)
+static void lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
+                    const void *res, void *y, void *aux)
 {
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_LIN);
@@ -25,12 +25,9 @@ void cpu_lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x,
                                  .n = s->m,
                                  .k = s->k,
                                  .a = x,
-                                 .lda = s->k,
                                  .b = w,
-                                 .ldb = s->out_in ? s->k : s->m,
                                  .b_trans = s->out_in,
                                  .c = y,
-                                 .ldc = s->m,
                                  .bias = b,
                                  .add = res,
                                  .gelu = s->act == LIN_ACT_GELU,
@@ -52,7 +49,7 @@ static void act_thread(void *ctx, int thread, int threads)
     job->kernels->gelu_run(end - begin, job->z + begin, job->y + begin);
 }
 
-void cpu_act_recompute(struct device *dev, const struct lin_plan *plan, const void *aux, void *y)
+static void act_recompute(struct device *dev, const struct lin_plan *plan, const void *aux, void *y)
 {
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_LIN);
@@ -65,8 +62,8 @@ void cpu_act_recompute(struct device *dev, const struct lin_plan *plan, const vo
     pool_run(cpu->pool, act_thread, &job);
 }
 
-void cpu_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w, const void *aux,
-                   void *dx, bool accumulate)
+static void lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w, const void *aux,
+                      void *dx, bool accumulate)
 {
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_LIN);
@@ -76,53 +73,35 @@ void cpu_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *
                                  .n = s->k,
                                  .k = s->m,
                                  .a = dy,
-                                 .lda = s->m,
                                  .b = w,
-                                 .ldb = s->out_in ? s->k : s->m,
                                  .b_trans = !s->out_in,
                                  .c = dx,
-                                 .ldc = s->k,
                                  .add = accumulate ? dx : NULL,
                                  .aux_in = aux});
 }
 
-void cpu_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw, float *db,
-                   bool accumulate)
+static void lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,
+                      float *db, bool accumulate)
 {
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_LIN);
     if (!p) return;
     const struct lin_shape *s = &p->as.lin;
-    struct gemm g = {.m = s->k,
-                     .n = s->m,
+    bool swap = s->out_in; /* dw = dy^T x */
+    if (swap && db) {
+        cpu_fail(cpu, STATUS_UNSUPPORTED, "lin_bwd_w: no bias gradient for an [out,in] weight");
+        return;
+    }
+    struct gemm g = {.m = swap ? s->m : s->k,
+                     .n = swap ? s->k : s->m,
                      .k = s->n,
-                     .a = x,
-                     .lda = s->k,
+                     .a = swap ? dy : x,
                      .a_trans = true,
-                     .b = dy,
-                     .ldb = s->m,
+                     .b = swap ? x : dy,
                      .c = dw,
-                     .ldc = s->m,
                      .add = accumulate ? dw : NULL,
                      .colsum = db,
                      .colsum_add = accumulate};
-    if (s->out_in) {
-        if (db) {
-            cpu_fail(cpu, STATUS_UNSUPPORTED, "lin_bwd_w: no bias gradient for an [out,in] weight");
-            return;
-        }
-        g = (struct gemm){.m = s->m,
-                          .n = s->k,
-                          .k = s->n,
-                          .a = dy,
-                          .lda = s->m,
-                          .a_trans = true,
-                          .b = x,
-                          .ldb = s->k,
-                          .c = dw,
-                          .ldc = s->k,
-                          .add = accumulate ? dw : NULL};
-    }
     run_gemm(cpu, &g);
 }
 
@@ -143,8 +122,8 @@ static void xent_thread(void *ctx, int thread, int threads)
                                  job->dscale, job->loss + begin, job->loss_only);
 }
 
-void cpu_head(struct device *dev, const struct head_plan *plan, const void *x, const float *wte, const int32_t *targets,
-              float dscale, float *loss, void *dx, float *dwte, bool accumulate)
+static void head(struct device *dev, const struct head_plan *plan, const void *x, const float *wte,
+                 const int32_t *targets, float dscale, float *loss, void *dx, float *dwte, bool accumulate)
 {
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_HEAD);
@@ -163,27 +142,14 @@ void cpu_head(struct device *dev, const struct head_plan *plan, const void *x, c
                                 .dscale = dscale,
                                 .loss = loss + r,
                                 .loss_only = s->inference};
-        run_gemm(cpu, &(struct gemm){.m = rows,
-                                     .n = v,
-                                     .k = c,
-                                     .a = in + r * c,
-                                     .lda = c,
-                                     .b = wte,
-                                     .ldb = c,
-                                     .b_trans = true,
-                                     .c = cpu->logits,
-                                     .ldc = ld});
+        run_gemm(
+            cpu,
+            &(struct gemm){
+                .m = rows, .n = v, .k = c, .a = in + r * c, .b = wte, .b_trans = true, .c = cpu->logits, .ldc = ld});
         pool_run(cpu->pool, xent_thread, &xent);
         if (s->inference) continue;
-        run_gemm(cpu, &(struct gemm){.m = rows,
-                                     .n = c,
-                                     .k = v,
-                                     .a = cpu->logits,
-                                     .lda = ld,
-                                     .b = wte,
-                                     .ldb = c,
-                                     .c = din + r * c,
-                                     .ldc = c});
+        run_gemm(cpu,
+                 &(struct gemm){.m = rows, .n = c, .k = v, .a = cpu->logits, .lda = ld, .b = wte, .c = din + r * c});
         run_gemm(cpu, &(struct gemm){.m = v,
                                      .n = c,
                                      .k = rows,
@@ -191,9 +157,7 @@ void cpu_head(struct device *dev, const struct head_plan *plan, const void *x, c
                                      .lda = ld,
                                      .a_trans = true,
                                      .b = in + r * c,
-                                     .ldb = c,
                                      .c = dwte,
-                                     .ldc = c,
                                      .add = accumulate || r > 0 ? dwte : NULL});
     }
 }
@@ -231,7 +195,7 @@ static void attn_thread(void *ctx, int thread, int threads)
     }
 }
 
-void cpu_attn_fwd(struct device *dev, const struct attn_plan *plan, const void *qkv, void *o, float *lse)
+static void attn_fwd(struct device *dev, const struct attn_plan *plan, const void *qkv, void *o, float *lse)
 {
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_ATTN);
@@ -240,12 +204,23 @@ void cpu_attn_fwd(struct device *dev, const struct attn_plan *plan, const void *
     pool_run(cpu->pool, attn_thread, &job);
 }
 
-void cpu_attn_bwd(struct device *dev, const struct attn_plan *plan, const void *qkv, const void *o, const float *lse,
-                  const void *d_o, void *dqkv)
+static void attn_bwd(struct device *dev, const struct attn_plan *plan, const void *qkv, const void *o, const float *lse,
+                     const void *d_o, void *dqkv)
 {
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_ATTN);
     if (!p) return;
     struct attn_job job = {.cpu = cpu, .shape = &p->as.attn, .qkv = qkv, .o = o, .lse = lse, .d_o = d_o, .dqkv = dqkv};
     pool_run(cpu->pool, attn_thread, &job);
+}
+
+void cpu_matrix_ops(struct device_ops *ops)
+{
+    ops->lin_fwd = lin_fwd;
+    ops->act_recompute = act_recompute;
+    ops->lin_bwd_x = lin_bwd_x;
+    ops->lin_bwd_w = lin_bwd_w;
+    ops->head = head;
+    ops->attn_fwd = attn_fwd;
+    ops->attn_bwd = attn_bwd;
 }

@@ -1,4 +1,4 @@
-/* Embedding, layer norm, reductions and optimizers of the CPU device. Threads share the rows or vectors. */
+/* Embedding, reductions and optimizers of the CPU device. Threads share the rows or vectors. */
 #include "gpu/cpu/cpu_impl.h"
 
 #include <float.h>
@@ -12,8 +12,8 @@ struct vector_job {
     const struct cpu_kernels *kernels;
     size_t n, c, seq, block;
     const int32_t *tokens;
-    const float *x, *y, *w, *b, *mean, *rstd, *dres;
-    float *out, *out2, *out3, *partials;
+    const float *x, *w, *b;
+    float *out, *out2;
     bool accumulate;
     float a;
     double *segments;
@@ -26,6 +26,12 @@ struct vector_job {
     float weight_decay;
 };
 
+static void run(struct device *dev, pool_fn body, struct vector_job *job)
+{
+    job->kernels = cpu_of(dev)->kernels;
+    pool_run(cpu_of(dev)->pool, body, job);
+}
+
 static void embed_fwd_thread(void *ctx, int thread, int threads)
 {
     const struct vector_job *j = ctx;
@@ -34,13 +40,11 @@ static void embed_fwd_thread(void *ctx, int thread, int threads)
     j->kernels->embed_rows(begin, end - begin, j->seq, j->c, j->tokens, j->w, j->b, j->out);
 }
 
-void cpu_embed_fwd(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const float *wte,
-                   const float *wpe, void *out)
+static void embed_fwd(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const float *wte,
+                      const float *wpe, void *out)
 {
-    struct cpu_device *cpu = cpu_of(dev);
-    struct vector_job job = {
-        .kernels = cpu->kernels, .n = n, .seq = seq, .c = c, .tokens = tokens, .w = wte, .b = wpe, .out = out};
-    pool_run(cpu->pool, embed_fwd_thread, &job);
+    struct vector_job job = {.n = n, .seq = seq, .c = c, .tokens = tokens, .w = wte, .b = wpe, .out = out};
+    run(dev, embed_fwd_thread, &job);
 }
 
 /* Threads take columns, so that every element of dwte is summed in row order with any number of threads. */
@@ -63,85 +67,12 @@ static void embed_bwd_thread(void *ctx, int thread, int threads)
     }
 }
 
-void cpu_embed_bwd(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const void *dout,
-                   float *dwte, float *dwpe, bool accumulate)
+static void embed_bwd(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const void *dout,
+                      float *dwte, float *dwpe, bool accumulate)
 {
-    struct cpu_device *cpu = cpu_of(dev);
-    struct vector_job job = {.kernels = cpu->kernels,
-                             .n = n,
-                             .seq = seq,
-                             .c = c,
-                             .tokens = tokens,
-                             .x = dout,
-                             .out = dwte,
-                             .out2 = dwpe,
-                             .accumulate = accumulate};
-    pool_run(cpu->pool, embed_bwd_thread, &job);
-}
-
-static void norm_fwd_thread(void *ctx, int thread, int threads)
-{
-    const struct vector_job *j = ctx;
-    size_t begin, end;
-    pool_share(j->n, 1, thread, threads, &begin, &end);
-    j->kernels->norm_fwd(end - begin, j->c, j->x + begin * j->c, j->w, j->b, j->out + begin * j->c, j->out2 + begin,
-                         j->out3 + begin);
-}
-
-void cpu_norm_fwd(struct device *dev, size_t n, size_t c, const void *x, const float *w, const float *b, void *y,
-                  float *mean, float *rstd)
-{
-    struct cpu_device *cpu = cpu_of(dev);
     struct vector_job job = {
-        .kernels = cpu->kernels, .n = n, .c = c, .x = x, .w = w, .b = b, .out = y, .out2 = mean, .out3 = rstd};
-    pool_run(cpu->pool, norm_fwd_thread, &job);
-}
-
-static void norm_bwd_thread(void *ctx, int thread, int threads)
-{
-    const struct vector_job *j = ctx;
-    size_t c = j->c, begin, end;
-    pool_share((j->n + j->block - 1) / j->block, 1, thread, threads, &begin, &end);
-    for (size_t i = begin; i < end; i++) {
-        size_t row = i * j->block, rows = j->n - row < j->block ? j->n - row : j->block;
-        float *dw = j->partials + i * 2 * c;
-        memset(dw, 0, 2 * c * sizeof *dw);
-        j->kernels->norm_bwd(rows, c, j->y + row * c, j->x + row * c, j->w, j->mean + row, j->rstd + row,
-                             j->dres ? j->dres + row * c : NULL, j->out + row * c, dw, dw + c);
-    }
-}
-
-void cpu_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, const void *x, const float *w,
-                  const float *mean, const float *rstd, const void *dres, void *dx, float *dw, float *db,
-                  bool accumulate)
-{
-    struct cpu_device *cpu = cpu_of(dev);
-    size_t blocks = PARTIAL_FLOATS / (2 * c) < NORM_BLOCKS ? PARTIAL_FLOATS / (2 * c) : NORM_BLOCKS;
-    if (!blocks) {
-        cpu_fail(cpu, STATUS_LIMIT, "norm_bwd: rows too long");
-        return;
-    }
-    struct vector_job job = {.kernels = cpu->kernels,
-                             .n = n,
-                             .c = c,
-                             .y = dy,
-                             .x = x,
-                             .w = w,
-                             .mean = mean,
-                             .rstd = rstd,
-                             .dres = dres,
-                             .out = dx,
-                             .partials = cpu->partials,
-                             .block = (n + blocks - 1) / blocks};
-    pool_run(cpu->pool, norm_bwd_thread, &job);
-    if (!accumulate) {
-        memset(dw, 0, c * sizeof *dw);
-        memset(db, 0, c * sizeof *db);
-    }
-    for (size_t i = 0; i * job.block < n; i++) {
-        cpu->kernels->add_row(c, cpu->partials + i * 2 * c, dw);
-        cpu->kernels->add_row(c, cpu->partials + i * 2 * c + c, db);
-    }
+        .n = n, .seq = seq, .c = c, .tokens = tokens, .x = dout, .out = dwte, .out2 = dwpe, .accumulate = accumulate};
+    run(dev, embed_bwd_thread, &job);
 }
 
 static void reduce_thread(void *ctx, int thread, int threads)
@@ -155,28 +86,27 @@ static void reduce_thread(void *ctx, int thread, int threads)
     }
 }
 
-static void reduce(struct cpu_device *cpu, size_t n, const float *x, double (*kernel)(size_t, const float *),
-                   float *out)
+static void reduce(struct device *dev, size_t n, const float *x, double (*kernel)(size_t, const float *), float *out)
 {
-    struct vector_job job = {.kernels = cpu->kernels, .n = n, .x = x, .segments = cpu->segments, .reduce = kernel};
+    struct vector_job job = {.n = n, .x = x, .segments = cpu_of(dev)->segments, .reduce = kernel};
     job.block = ((n + SUM_SEGMENTS - 1) / SUM_SEGMENTS + 1023) / 1024 * 1024;
     double total = 0;
-    if (n) pool_run(cpu->pool, reduce_thread, &job);
-    for (size_t i = 0; i * job.block < n; i++) total += cpu->segments[i];
+    if (n) run(dev, reduce_thread, &job);
+    for (size_t i = 0; i * job.block < n; i++) total += job.segments[i];
     *out = (float)total;
 }
 
-void cpu_sum(struct device *dev, size_t n, const float *x, float *out)
+static void sum(struct device *dev, size_t n, const float *x, float *out)
 {
-    reduce(cpu_of(dev), n, x, cpu_of(dev)->kernels->sum_run, out);
+    reduce(dev, n, x, cpu_of(dev)->kernels->sum_run, out);
 }
 
-void cpu_sumsq(struct device *dev, size_t n, const float *x, float *out)
+static void sumsq(struct device *dev, size_t n, const float *x, float *out)
 {
-    reduce(cpu_of(dev), n, x, cpu_of(dev)->kernels->sumsq_run, out);
+    reduce(dev, n, x, cpu_of(dev)->kernels->sumsq_run, out);
 }
 
-void cpu_clip_scale(struct device *dev, const float *sumsq, float max_norm, float *scale, float *norm)
+static void clip_scale(struct device *dev, const float *sumsq, float max_norm, float *scale, float *norm)
 {
     (void)dev;
     *norm = sqrtf(*sumsq);
@@ -208,7 +138,7 @@ static void adamw_thread(void *ctx, int thread, int threads)
     }
 }
 
-void cpu_count_step(struct device *dev, const float *scale, float beta1, float beta2, struct step_count *count)
+static void count_step(struct device *dev, const float *scale, float beta1, float beta2, struct step_count *count)
 {
     (void)dev;
     if (*scale == 0) return;
@@ -218,14 +148,12 @@ void cpu_count_step(struct device *dev, const float *scale, float beta1, float b
     moment_noise(count->seed, count->steps, count->noise);
 }
 
-void cpu_adamw(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
-               void *m, void *v, const struct adamw_hyper *hyper, const float *scale)
+static void adamw(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
+                  void *m, void *v, const struct adamw_hyper *hyper, const float *scale)
 {
-    struct cpu_device *cpu = cpu_of(dev);
     const struct step_count *count = hyper->count;
     if (scale && *scale == 0) return;
-    struct vector_job job = {.kernels = cpu->kernels,
-                             .spans = spans,
+    struct vector_job job = {.spans = spans,
                              .n_spans = n_spans,
                              .out = theta,
                              .x = grad,
@@ -242,7 +170,7 @@ void cpu_adamw(struct device *dev, const struct adamw_span *spans, size_t n_span
     job.step.correct1 = count ? count->correct[0] : moment_correct(hyper->beta1, hyper->step);
     job.step.correct2 = count ? count->correct[1] : moment_correct(hyper->beta2, hyper->step);
     for (int i = 0; count && i < 2; i++) job.step.noise[i] = count->noise[i];
-    pool_run(cpu->pool, adamw_thread, &job);
+    run(dev, adamw_thread, &job);
 }
 
 static void axpy_thread(void *ctx, int thread, int threads)
@@ -253,11 +181,10 @@ static void axpy_thread(void *ctx, int thread, int threads)
     j->kernels->axpy_run(end - begin, j->a, j->x + begin, j->out + begin);
 }
 
-void cpu_axpy(struct device *dev, size_t n, float a, const float *x, float *y)
+static void axpy(struct device *dev, size_t n, float a, const float *x, float *y)
 {
-    struct cpu_device *cpu = cpu_of(dev);
-    struct vector_job job = {.kernels = cpu->kernels, .n = n, .a = a, .x = x, .out = y};
-    pool_run(cpu->pool, axpy_thread, &job);
+    struct vector_job job = {.n = n, .a = a, .x = x, .out = y};
+    run(dev, axpy_thread, &job);
 }
 
 static void scale_thread(void *ctx, int thread, int threads)
@@ -268,11 +195,23 @@ static void scale_thread(void *ctx, int thread, int threads)
     j->kernels->scale_run(end - begin, j->a, j->out + begin);
 }
 
-void cpu_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep, const float *scale)
+static void sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep, const float *scale)
 {
     if (scale && *scale == 0) return;
-    struct cpu_device *cpu = cpu_of(dev);
-    struct vector_job decay = {.kernels = cpu->kernels, .n = n, .a = keep, .out = theta};
-    if (keep != 1) pool_run(cpu->pool, scale_thread, &decay);
-    cpu_axpy(dev, n, -(lr * (scale ? *scale : 1.0f)), grad, theta);
+    struct vector_job decay = {.n = n, .a = keep, .out = theta};
+    if (keep != 1) run(dev, scale_thread, &decay);
+    axpy(dev, n, -(lr * (scale ? *scale : 1.0f)), grad, theta);
+}
+
+void cpu_vector_ops(struct device_ops *ops)
+{
+    ops->embed_fwd = embed_fwd;
+    ops->embed_bwd = embed_bwd;
+    ops->sum = sum;
+    ops->sumsq = sumsq;
+    ops->clip_scale = clip_scale;
+    ops->count_step = count_step;
+    ops->adamw = adamw;
+    ops->sgd = sgd;
+    ops->axpy = axpy;
 }

@@ -173,7 +173,11 @@ static void choose_grid(struct gemm_job *job, int threads)
 void gemm_run(const struct gemm *g, const struct cpu_kernels *kernels, struct pool *pool, void *const *scratch)
 {
     assert(!g->gelu || !g->aux_in);
-    struct gemm_job job = {.g = g, .kernels = kernels, .scratch = scratch};
+    struct gemm dense = *g;
+    if (!g->lda) dense.lda = g->a_trans ? g->m : g->k;
+    if (!g->ldb) dense.ldb = g->b_trans ? g->k : g->n;
+    if (!g->ldc) dense.ldc = g->n;
+    struct gemm_job job = {.g = &dense, .kernels = kernels, .scratch = scratch};
     choose_grid(&job, pool_threads(pool));
     assert(job.rows_split * job.cols_split == pool_threads(pool));
     pool_run(pool, gemm_thread, &job);

@@ -25,9 +25,9 @@ enum { GEMM_KC = 384, GEMM_MR_MAX = 16, GEMM_NR_MAX = 32, GEMM_FETCH_ROWS = 4 };
 struct gemm {
     size_t m, n, k;
     const float *a, *b;
-    size_t lda, ldb;
-    bool a_trans; /* A is stored [k,m] */
-    bool b_trans; /* B is stored [n,k] */
+    size_t lda, ldb; /* leading dimensions of the stored matrices; 0, also for ldc: dense */
+    bool a_trans;    /* A is stored [k,m] */
+    bool b_trans;    /* B is stored [n,k] */
     float *c;
     size_t ldc;
     /* The epilogue; each pointer may be NULL. add, aux_in and aux_out are [m,n] with leading dimension ldc. */

@@ -117,6 +117,18 @@ static enum status attn_plan(struct device *dev, const struct attn_shape *shape,
 
 /* --- operations --------------------------------------------------------------------------------------------------- */
 
+/* The arguments of every kernel of the plain loops. */
+static struct cuda_attn_args args_of(const struct cuda_device *cuda, const struct attn_shape *s, const void *qkv)
+{
+    return (struct cuda_attn_args){.seq = s->seq,
+                                   .heads = s->heads,
+                                   .kv_heads = s->kv_heads,
+                                   .head_dim = s->head_dim,
+                                   .bf16 = cuda->bf16,
+                                   .scale = 1.0f / sqrtf((float)s->head_dim),
+                                   .qkv = qkv};
+}
+
 static void attn_fwd(struct device *dev, const struct attn_plan *plan, const void *qkv, void *o, float *lse)
 {
     struct cuda_device *cuda = cuda_of(dev);
@@ -127,15 +139,9 @@ static void attn_fwd(struct device *dev, const struct attn_plan *plan, const voi
         cuda_cudnn_attn_fwd(p->cudnn, qkv, o, lse);
         return;
     }
-    struct cuda_attn_args args = {.seq = s->seq,
-                                  .heads = s->heads,
-                                  .kv_heads = s->kv_heads,
-                                  .head_dim = s->head_dim,
-                                  .bf16 = cuda->bf16,
-                                  .scale = 1.0f / sqrtf((float)s->head_dim),
-                                  .qkv = qkv,
-                                  .o = o,
-                                  .lse_out = lse};
+    struct cuda_attn_args args = args_of(cuda, s, qkv);
+    args.o = o;
+    args.lse_out = lse;
     LAUNCH_ARGS(cuda, cuda_attn_fwd, blocks_of(s->seq, CUDA_ATTN_ROWS), s->batch * s->heads, &args);
 }
 
@@ -155,18 +161,12 @@ static void attn_bwd(struct device *dev, const struct attn_plan *plan, const voi
         return;
     }
     size_t blocks = blocks_of(s->seq, CUDA_ATTN_ROWS), heads = s->batch * s->heads, kv_heads = s->batch * s->kv_heads;
-    struct cuda_attn_args args = {.seq = s->seq,
-                                  .heads = s->heads,
-                                  .kv_heads = s->kv_heads,
-                                  .head_dim = s->head_dim,
-                                  .bf16 = cuda->bf16,
-                                  .scale = 1.0f / sqrtf((float)s->head_dim),
-                                  .qkv = qkv,
-                                  .o_in = o,
-                                  .lse = lse,
-                                  .d_o = d_o,
-                                  .dot = p->dot,
-                                  .dqkv = dqkv};
+    struct cuda_attn_args args = args_of(cuda, s, qkv);
+    args.o_in = o;
+    args.lse = lse;
+    args.d_o = d_o;
+    args.dot = p->dot;
+    args.dqkv = dqkv;
     LAUNCH_ARGS(cuda, cuda_attn_dot, blocks, heads, &args);
     LAUNCH_ARGS(cuda, cuda_attn_bwd_q, blocks, heads, &args);
     LAUNCH_ARGS(cuda, cuda_attn_bwd_kv, blocks, kv_heads, &args);

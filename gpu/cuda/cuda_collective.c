@@ -14,8 +14,7 @@
 #include "gpu/cuda/comm/cuda_watchdog.h"
 #include "gpu/cuda/cuda_bf16_weights.h"
 
-/* Ticket of blocking collectives. */
-enum { OWN_TICKET = COLLECTIVE_TICKETS, EVENTS };
+enum { EVENTS = COLLECTIVE_TICKETS + 1 }; /* the last one: of collective_sum */
 /* Number of latest collectives whose arrival on the GPU is known: two steps submit at most so many. */
 enum { ARRIVALS = 4 * COLLECTIVE_TICKETS };
 
@@ -195,69 +194,34 @@ static enum status single_status(struct collective *coll)
     return cuda_failure(coll) ? STATUS_CLOSED : STATUS_OK;
 }
 
-static void leave(struct cuda_rank *m, unsigned ticket)
+static enum status leave(struct cuda_rank *m, unsigned ticket)
 {
     assert(ticket < EVENTS);
     cuda_rt_event_record(m->rt, CUDA_COMM, m->done[ticket]);
-}
-
-/* buf holds `shares` shares of `share` floats. */
-static enum status start(struct collective *coll, void (*run)(struct cuda_comm *, float *, size_t), float *buf,
-                         size_t share, size_t shares, unsigned ticket)
-{
-    struct cuda_rank *m = member_of(coll);
-    if (is_single(coll)) return single_status(coll);
-    TRY(enter(coll, m, buf, share * shares));
-    run(comm_of(coll), buf, share);
-    leave(m, ticket);
     return STATUS_OK;
 }
 
-static enum status cuda_start_reduce_scatter(struct collective *coll, float *buf, size_t share, unsigned ticket)
+static enum status cuda_start(struct collective *coll, enum collective_op op, float *buf, size_t n, unsigned ticket)
 {
-    return start(coll, cuda_comm_reduce_scatter, buf, share, (size_t)coll->n_ranks, ticket);
+    struct cuda_rank *m = member_of(coll);
+    if (is_single(coll)) return single_status(coll);
+    TRY(enter(coll, m, buf, op == COLLECTIVE_ALL_REDUCE ? n : n * (size_t)coll->n_ranks));
+    cuda_comm_run(comm_of(coll), op, buf, n);
+    return leave(m, ticket);
 }
 
-static enum status cuda_start_all_gather(struct collective *coll, float *buf, size_t share, unsigned ticket)
+static enum status cuda_start_parts(struct collective *coll, enum collective_op op, float *buf,
+                                    const struct collective_part *parts, size_t n_parts, unsigned ticket)
 {
-    return start(coll, cuda_comm_all_gather, buf, share, (size_t)coll->n_ranks, ticket);
-}
-
-/* Like `enter`; the collective changes the parts of buf. */
-static enum status enter_parts(struct collective *coll, struct cuda_rank *m, float *buf,
-                               const struct collective_part *parts, size_t n_parts)
-{
+    struct cuda_rank *m = member_of(coll);
+    if (is_single(coll)) return single_status(coll);
     TRY(enter(coll, m, buf, 0));
-    for (size_t i = 0; i < n_parts; i++) assert(parts[i].root >= 0 && parts[i].root < coll->n_ranks);
-    for (size_t i = 0; i < n_parts; i++) cuda_written(m->cuda, buf + parts[i].offset, parts[i].n * sizeof *buf);
-    return STATUS_OK;
-}
-
-static enum status cuda_start_reduce(struct collective *coll, float *buf, const struct collective_part *parts,
-                                     size_t n_parts, unsigned ticket)
-{
-    struct cuda_rank *m = member_of(coll);
-    if (is_single(coll)) return single_status(coll);
-    TRY(enter_parts(coll, m, buf, parts, n_parts));
-    cuda_comm_reduce(comm_of(coll), buf, parts, n_parts);
-    leave(m, ticket);
-    return STATUS_OK;
-}
-
-static enum status cuda_start_broadcast(struct collective *coll, float *buf, const struct collective_part *parts,
-                                        size_t n_parts, unsigned ticket)
-{
-    struct cuda_rank *m = member_of(coll);
-    if (is_single(coll)) return single_status(coll);
-    TRY(enter_parts(coll, m, buf, parts, n_parts));
-    cuda_comm_broadcast(comm_of(coll), buf, parts, n_parts);
-    leave(m, ticket);
-    return STATUS_OK;
-}
-
-static enum status cuda_start_all_reduce(struct collective *coll, float *buf, size_t n, unsigned ticket)
-{
-    return start(coll, cuda_comm_all_reduce, buf, n, 1, ticket);
+    for (size_t i = 0; i < n_parts; i++) {
+        assert(parts[i].root >= 0 && parts[i].root < coll->n_ranks);
+        cuda_written(m->cuda, buf + parts[i].offset, parts[i].n * sizeof *buf);
+    }
+    cuda_comm_parts(comm_of(coll), op, buf, parts, n_parts);
+    return leave(m, ticket);
 }
 
 static void cuda_wait(struct collective *coll, unsigned ticket)
@@ -265,13 +229,6 @@ static void cuda_wait(struct collective *coll, unsigned ticket)
     struct cuda_rank *m = member_of(coll);
     assert(ticket < EVENTS);
     if (!is_single(coll)) cuda_rt_queue_wait(m->rt, CUDA_MAIN, m->done[ticket]);
-}
-
-static enum status cuda_all_reduce_sum(struct collective *coll, float *buf, size_t n)
-{
-    TRY(cuda_start_all_reduce(coll, buf, n, OWN_TICKET));
-    cuda_wait(coll, OWN_TICKET);
-    return STATUS_OK;
 }
 
 /* --- closing ------------------------------------------------------------------------------------------------------ */
@@ -325,12 +282,8 @@ static void cuda_collective_close(struct collective *coll)
 }
 
 static const struct collective_ops cuda_collective = {
-    .all_reduce_sum = cuda_all_reduce_sum,
-    .start_reduce_scatter = cuda_start_reduce_scatter,
-    .start_all_gather = cuda_start_all_gather,
-    .start_reduce = cuda_start_reduce,
-    .start_broadcast = cuda_start_broadcast,
-    .start_all_reduce = cuda_start_all_reduce,
+    .start = cuda_start,
+    .start_parts = cuda_start_parts,
     .wait = cuda_wait,
     .at_work = cuda_at_work,
     .abort = cuda_abort,

@@ -57,19 +57,10 @@ static enum status head_gemms(struct cuda_device *cuda, const struct head_shape 
     bool bf16 = cuda->bf16;
     size_t words = head_words(cuda, s), rest = words > s->v && s->v > CUDA_WIDE ? s->v % CUDA_WIDE : 0;
     assert(words >= s->v && words <= ld && rest < s->v);
-    struct cuda_gemm_shape logits = {.m = rows,
-                                     .n = words,
-                                     .k = s->c,
-                                     .lda = s->c,
-                                     .ldb = s->c,
-                                     .b_trans = true,
-                                     .ldc = ld,
-                                     .bf16 = bf16,
-                                     .bf16_out = bf16};
-    struct cuda_gemm_shape dx = {
-        .m = rows, .n = s->c, .k = words, .lda = ld, .ldb = s->c, .ldc = s->c, .bf16 = bf16, .bf16_out = bf16};
-    struct cuda_gemm_shape dwte = {
-        .m = s->v - rest, .n = s->c, .k = rows, .lda = ld, .a_trans = true, .ldb = s->c, .ldc = s->c, .bf16 = bf16};
+    struct cuda_gemm_shape logits = {
+        .m = rows, .n = words, .k = s->c, .b_trans = true, .ldc = ld, .bf16 = bf16, .bf16_out = bf16};
+    struct cuda_gemm_shape dx = {.m = rows, .n = s->c, .k = words, .lda = ld, .bf16 = bf16, .bf16_out = bf16};
+    struct cuda_gemm_shape dwte = {.m = s->v - rest, .n = s->c, .k = rows, .lda = ld, .a_trans = true, .bf16 = bf16};
     g->rows = rows;
     if (!rows) return STATUS_OK;
     TRY(cuda_rt_gemm_create(cuda->rt, &logits, &g->logits));

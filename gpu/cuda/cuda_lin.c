@@ -27,32 +27,13 @@ static enum status fill(struct cuda_device *cuda, struct plan *plan)
     const struct lin_shape *s = &plan->shape;
     struct cuda_rt *rt = cuda->rt;
     bool bf16 = cuda->bf16;
-    size_t ldw = s->out_in ? s->k : s->m;
     assert(!plan->fwd);
-    struct cuda_gemm_shape fwd = {.m = s->n,
-                                  .n = s->m,
-                                  .k = s->k,
-                                  .lda = s->k,
-                                  .ldb = ldw,
-                                  .b_trans = s->out_in,
-                                  .ldc = s->m,
-                                  .bf16 = bf16,
-                                  .bf16_out = bf16,
-                                  .bias = s->bias};
-    struct cuda_gemm_shape bwd_x = {.m = s->n,
-                                    .n = s->k,
-                                    .k = s->m,
-                                    .lda = s->m,
-                                    .ldb = ldw,
-                                    .b_trans = !s->out_in,
-                                    .ldc = s->k,
-                                    .bf16 = bf16,
-                                    .bf16_out = bf16};
-    struct cuda_gemm_shape bwd_w = {
-        .m = s->k, .n = s->m, .k = s->n, .lda = s->k, .a_trans = true, .ldb = s->m, .ldc = s->m, .bf16 = bf16};
-    if (s->out_in) /* dw = dy^T x */
-        bwd_w = (struct cuda_gemm_shape){
-            .m = s->m, .n = s->k, .k = s->n, .lda = s->m, .a_trans = true, .ldb = s->k, .ldc = s->k, .bf16 = bf16};
+    struct cuda_gemm_shape fwd = {
+        .m = s->n, .n = s->m, .k = s->k, .b_trans = s->out_in, .bf16 = bf16, .bf16_out = bf16, .bias = s->bias};
+    struct cuda_gemm_shape bwd_x = {
+        .m = s->n, .n = s->k, .k = s->m, .b_trans = !s->out_in, .bf16 = bf16, .bf16_out = bf16};
+    size_t rows = s->out_in ? s->m : s->k, cols = s->out_in ? s->k : s->m; /* of dw; out_in: dw = dy^T x */
+    struct cuda_gemm_shape bwd_w = {.m = rows, .n = cols, .k = s->n, .a_trans = true, .bf16 = bf16};
     TRY(cuda_rt_gemm_create(rt, &fwd, &plan->fwd));
     if (s->inference) return STATUS_OK;
     TRY(cuda_rt_gemm_create(rt, &bwd_x, &plan->bwd_x));

@@ -100,46 +100,13 @@ static size_t muon_bytes(struct device *dev, const struct muon_matrix *matrices,
 /* Each product covers a whole batch in one call. */
 static enum status make_gemms(struct cuda_device *cuda, struct batch *b)
 {
-    size_t rows = b->rows, cols = b->cols, side = muon_side(rows, cols), area = rows * cols, square = side * side;
+    size_t rows = b->rows, cols = b->cols, side = muon_side(rows, cols);
     bool tall = rows > cols, bf16 = cuda->bf16;
     struct cuda_rt *rt = cuda->rt;
-    struct cuda_gemm_shape gram = {.m = side,
-                                   .n = side,
-                                   .k = tall ? rows : cols,
-                                   .lda = cols,
-                                   .ldb = cols,
-                                   .ldc = side,
-                                   .a_trans = tall,
-                                   .b_trans = !tall,
-                                   .bf16 = bf16,
-                                   .batch = b->n,
-                                   .step_a = area,
-                                   .step_b = area,
-                                   .step_c = square};
-    struct cuda_gemm_shape mult = {.m = side,
-                                   .n = side,
-                                   .k = side,
-                                   .lda = side,
-                                   .ldb = side,
-                                   .ldc = side,
-                                   .bf16 = bf16,
-                                   .bf16_out = bf16,
-                                   .batch = b->n,
-                                   .step_a = square,
-                                   .step_b = square,
-                                   .step_c = square};
-    struct cuda_gemm_shape next = {.m = rows,
-                                   .n = cols,
-                                   .k = side,
-                                   .lda = side,
-                                   .ldb = cols,
-                                   .ldc = cols,
-                                   .bf16 = bf16,
-                                   .bf16_out = bf16,
-                                   .batch = b->n,
-                                   .step_a = tall ? area : square,
-                                   .step_b = tall ? square : area,
-                                   .step_c = area};
+    struct cuda_gemm_shape gram = {
+        .m = side, .n = side, .k = tall ? rows : cols, .a_trans = tall, .b_trans = !tall, .bf16 = bf16, .batch = b->n};
+    struct cuda_gemm_shape mult = {.m = side, .n = side, .k = side, .bf16 = bf16, .bf16_out = bf16, .batch = b->n};
+    struct cuda_gemm_shape next = {.m = rows, .n = cols, .k = side, .bf16 = bf16, .bf16_out = bf16, .batch = b->n};
     TRY(cuda_rt_gemm_create(rt, &gram, &b->gram));
     TRY(cuda_rt_gemm_create(rt, &mult, &b->mult));
     return cuda_rt_gemm_create(rt, &next, &b->next);

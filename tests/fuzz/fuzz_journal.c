@@ -55,34 +55,34 @@ struct memory {
     size_t size;
 };
 
-static enum status read_memory(void *ctx, uint64_t offset, void *dst, size_t size, struct err *err)
+static enum status read_memory(const struct journal_source *source, uint64_t offset, void *dst, size_t size,
+                               struct err *err)
 {
-    const struct memory *m = ctx;
+    const struct memory *m = source->ctx;
     (void)err;
     FUZZ_CHECK(offset <= m->size && size <= m->size - offset); /* recovery never reads past the end */
     memcpy(dst, m->data + offset, size);
     return STATUS_OK;
 }
 
-static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                         struct err *err)
+static enum status visit(void *ctx, const struct journal_record *record, struct err *err)
 {
     struct ledger *l = ctx;
-    if (type == RECORD_MODEL && too_large(body, size)) return STATUS_LIMIT;
-    enum status status = ledger_replay(l, type, at, body, size, err);
+    if (record->type == RECORD_MODEL && too_large(record->body, record->size)) return STATUS_LIMIT;
+    enum status status = ledger_replay(l, record, err);
     if (status == STATUS_OK && l->modelled) FUZZ_CHECK(lease_check(&l->round.leases) == STATUS_OK);
     if (status == STATUS_OK && l->modelled && l->round.members.n > WORKERS_MAX) return STATUS_LIMIT;
     return status;
 }
 
 /* Checks the framing only: the other modes decode the records. */
-static enum status touch(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                         struct err *err)
+static enum status touch(void *ctx, const struct journal_record *record, struct err *err)
 {
     uint32_t *sum = ctx;
     (void)err;
-    FUZZ_CHECK(type != JOURNAL_MARK && at.offset >= JOURNAL_SEGMENT_HEADER + JOURNAL_RECORD_HEADER);
-    *sum += crc32c(0, body, size);
+    FUZZ_CHECK(record->type != JOURNAL_MARK);
+    FUZZ_CHECK(record->at.offset >= JOURNAL_SEGMENT_HEADER + JOURNAL_RECORD_HEADER);
+    *sum += crc32c(0, record->body, record->size);
     return STATUS_OK;
 }
 
@@ -112,10 +112,10 @@ static void fuzz_records(struct ledger *l, struct store *store, const uint8_t *d
         if (length > reader_left(&r)) length = reader_left(&r);
         const uint8_t *body = get_bytes(&r, length);
         struct store_part part = {body, length};
-        struct journal_ref at;
+        struct journal_record record = {.type = type, .body = body, .size = length};
         struct err err = {0};
-        FUZZ_CHECK(journal_append(&l->journal, type, &part, 1, &at, NULL) == STATUS_OK);
-        enum status status = visit(l, type, at, body, length, &err);
+        FUZZ_CHECK(journal_append(&l->journal, type, &part, 1, &record.at, NULL) == STATUS_OK);
+        enum status status = visit(l, &record, &err);
         if (status == STATUS_OK) continue;
         FUZZ_CHECK(status == STATUS_LIMIT || (err.msg[0] && !strchr(err.msg, '\n')));
         return;

@@ -41,19 +41,18 @@ struct records {
     size_t n;
 };
 
-static enum status record(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                          struct err *err)
+static enum status keep(void *ctx, const struct journal_record *record, struct err *err)
 {
     struct records *out = ctx;
-    (void)at;
+    const size_t size = record->size;
     (void)err;
     if (out->n + 4 + size > sizeof out->bytes || size > 65535) return STATUS_LIMIT;
     struct writer w = writer_of(out->bytes + out->n, 4 + size);
-    put_u16(&w, type);
+    put_u16(&w, record->type);
     put_u16(&w, (uint16_t)size);
-    put_bytes(&w, body, size);
+    put_bytes(&w, record->body, size);
     out->n += w.pos;
-    put_of("format", record_name(type), (uint8_t)type, body, size);
+    put_of("format", record_name(record->type), (uint8_t)record->type, record->body, size);
     return STATUS_OK;
 }
 
@@ -92,8 +91,8 @@ static void make(void **state)
     rig_say(&rig, rig.workers[1].control, &leave);
     uint8_t *first = store_mem_segment(rig.store, 0, &size, NULL);
     put("segment_run", 0, first, size);
-    struct journal_tail tail = {.lost = record};
-    if (journal_recover(&j, rig.store, 0, record, &tail, &records, NULL) != STATUS_OK) fail();
+    struct journal_tail tail = {.lost = keep};
+    if (journal_recover(&j, rig.store, 0, keep, &tail, &records, NULL) != STATUS_OK) fail();
     put("records", 1, records.bytes, records.n);
     uint64_t state_size;
     uint8_t head[65536];

@@ -94,10 +94,10 @@ static enum status owners(struct rank *k)
                                             {.offset = 5, .n = SHARE, .root = 0},
                                             {.offset = 6 + SHARE, .n = n - 6 - SHARE, .root = rig.n - 1}};
     k->dev->ops->upload(k->dev, k->y, k->host, bytes);
-    TRY(ops->start_reduce(k->coll, k->y, parts, 3, 5));
+    TRY(ops->start_parts(k->coll, COLLECTIVE_REDUCE, k->y, parts, 3, 5));
     k->dev->ops->upload(k->dev, k->x, k->host, bytes);
     collective_wait(k->coll, 5);
-    TRY(ops->start_broadcast(k->coll, k->y, parts, 3, 5));
+    TRY(ops->start_parts(k->coll, COLLECTIVE_BROADCAST, k->y, parts, 3, 5));
     collective_wait(k->coll, 5);
     float out[RANKS * SHARE];
     k->dev->ops->download(k->dev, out, k->y, bytes);
@@ -113,11 +113,11 @@ static enum status shards(struct rank *k)
     const struct collective_ops *ops = k->coll->ops;
     size_t bytes = (size_t)rig.n * SHARE * sizeof(float);
     k->dev->ops->upload(k->dev, k->x, k->host, bytes);
-    TRY(ops->start_reduce_scatter(k->coll, k->x, SHARE, 3));
+    TRY(ops->start(k->coll, COLLECTIVE_REDUCE_SCATTER, k->x, SHARE, 3));
     k->dev->ops->upload(k->dev, k->y, k->host, bytes);
     collective_wait(k->coll, 3);
-    TRY(ops->start_all_gather(k->coll, k->x, SHARE, 3));
-    TRY(ops->start_all_reduce(k->coll, k->y, (size_t)rig.n * SHARE, 4));
+    TRY(ops->start(k->coll, COLLECTIVE_ALL_GATHER, k->x, SHARE, 3));
+    TRY(ops->start(k->coll, COLLECTIVE_ALL_REDUCE, k->y, (size_t)rig.n * SHARE, 4));
     collective_wait(k->coll, 3);
     k->dev->ops->download(k->dev, k->back, k->x, bytes);
     TRY(k->dev->ops->sync(k->dev, &k->err));
@@ -160,7 +160,7 @@ static void *forgetful_main(void *arg)
     struct rank *k = arg;
     const struct collective_ops *ops = k->coll->ops;
     k->dev->ops->upload(k->dev, k->x, k->host, sizeof k->host);
-    k->status = ops->start_reduce_scatter(k->coll, k->x, SHARE, 0);
+    k->status = ops->start(k->coll, COLLECTIVE_REDUCE_SCATTER, k->x, SHARE, 0);
     k->dev->ops->download(k->dev, k->back, k->x, sizeof k->back);
     if (k->status == STATUS_OK) k->status = k->dev->ops->sync(k->dev, &k->err);
     return NULL;
@@ -194,7 +194,8 @@ static void test_failure(void **state)
         assert_non_null(strstr(rig.ranks[1].err.msg, "device cuda:1 emulated"));
         if (rig.ranks[0].status != STATUS_CLOSED) fail_msg("%s", rig.ranks[0].err.msg);
         assert_int_equal(rig.ranks[2].status, STATUS_CLOSED);
-        assert_int_equal(rig.colls[0].ops->start_all_gather(&rig.colls[0], rig.ranks[0].x, SHARE, 1), STATUS_CLOSED);
+        assert_int_equal(rig.colls[0].ops->start(&rig.colls[0], COLLECTIVE_ALL_GATHER, rig.ranks[0].x, SHARE, 1),
+                         STATUS_CLOSED);
         close_rig();
     }
 }

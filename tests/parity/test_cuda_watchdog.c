@@ -105,7 +105,7 @@ static enum status step(struct rank *k)
     const struct collective_ops *ops = k->coll->ops;
     upload(k);
     for (unsigned ticket = 0; ticket < 2; ticket++) {
-        TRY(ops->start_all_reduce(k->coll, k->x, FLOATS, ticket));
+        TRY(ops->start(k->coll, COLLECTIVE_ALL_REDUCE, k->x, FLOATS, ticket));
         collective_wait(k->coll, ticket);
         for (int i = 0; i < 5; i++) upload(k);
     }
@@ -319,7 +319,7 @@ static void test_only_gpu_hangs(void **state)
     assert_contains(colls[0].ops->failure(&colls[0])->msg, "device cuda:0 emulated on the CPU: no progress for 1 s");
     assert_contains(last_line, "device cuda:0 emulated on the CPU: no progress for 1 s (ATOLL_GPU_TIMEOUT)");
     assert_contains(last_line, "the worker did not exit within 1 s");
-    assert_int_equal(colls[0].ops->start_all_reduce(&colls[0], ranks[0].x, FLOATS, 0), STATUS_CLOSED);
+    assert_int_equal(colls[0].ops->start(&colls[0], COLLECTIVE_ALL_REDUCE, ranks[0].x, FLOATS, 0), STATUS_CLOSED);
     close_ranks(1);
 }
 

@@ -169,7 +169,7 @@ enum status inner_shard_measure(struct inner_shard *s, float *scalars, const flo
     const struct device_ops *ops = s->dev->ops;
     float *own = s->sums + (size_t)s->coll->rank * s->slots;
     for (size_t i = 0; i < s->n_parts; i++) ops->sumsq(s->dev, s->parts[i].count, grad + s->parts[i].offset, own + i);
-    TRY(s->coll->ops->start_all_gather(s->coll, s->sums, s->slots, COLLECTIVE_TICKETS - 1));
+    TRY(s->coll->ops->start(s->coll, COLLECTIVE_ALL_GATHER, s->sums, s->slots, COLLECTIVE_TICKETS - 1));
     collective_wait(s->coll, COLLECTIVE_TICKETS - 1);
     ops->sum(s->dev, (size_t)s->map->ranks * s->slots, s->sums, scalars + SCALAR_SUMSQ);
     return STATUS_OK;

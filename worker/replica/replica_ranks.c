@@ -38,7 +38,7 @@ static enum status gradient_of_order(struct rank *k)
     for (uint32_t micro = 0; micro < r->config.grad_accum; micro++) TRY(micro_step(k, micro, dscale, true));
     if (r->sharded) return shard_exchange_finish(&k->exchange, &k->err);
     if (r->n_ranks == 1) return STATUS_OK; /* nothing to reduce */
-    return k->coll.ops->all_reduce_sum(&k->coll, k->grad, r->layout->n_params);
+    return collective_sum(&k->coll, k->grad, r->layout->n_params);
 }
 
 static enum status apply_of_order(struct rank *k)

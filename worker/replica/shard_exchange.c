@@ -32,12 +32,12 @@ static void start_gradients(struct shard_exchange *x, uint32_t bucket)
     if (x->status != STATUS_OK) return;
     const struct shard_deal *deal = x->map->deal;
     if (x->whole)
-        x->status = ops->start_all_reduce(x->coll, grad, floats, bucket);
+        x->status = ops->start(x->coll, COLLECTIVE_ALL_REDUCE, grad, floats, bucket);
     else if (deal)
-        x->status = ops->start_reduce(x->coll, x->grad, deal->parts + deal->first[bucket],
-                                      deal->first[bucket + 1] - deal->first[bucket], bucket);
+        x->status = ops->start_parts(x->coll, COLLECTIVE_REDUCE, x->grad, deal->parts + deal->first[bucket],
+                                     deal->first[bucket + 1] - deal->first[bucket], bucket);
     else
-        x->status = ops->start_reduce_scatter(x->coll, grad, floats / x->map->ranks, bucket);
+        x->status = ops->start(x->coll, COLLECTIVE_REDUCE_SCATTER, grad, floats / x->map->ranks, bucket);
     x->n_started++;
     assert(x->n_started <= x->map->n_buckets); /* each bucket starts once */
 }
@@ -106,17 +106,17 @@ static enum status start_parameters(struct shard_exchange *x, uint32_t bucket)
     const struct collective_ops *ops = x->coll->ops;
     uint64_t share = shard_bucket_floats(x->map, bucket) / x->map->ranks;
     if (deal)
-        return ops->start_broadcast(x->coll, x->theta, deal->parts + deal->first[bucket],
-                                    deal->first[bucket + 1] - deal->first[bucket], THETA_TICKETS + bucket);
-    return ops->start_all_gather(x->coll, x->theta + shard_bucket_offset(x->map, bucket), share,
-                                 THETA_TICKETS + bucket);
+        return ops->start_parts(x->coll, COLLECTIVE_BROADCAST, x->theta, deal->parts + deal->first[bucket],
+                                deal->first[bucket + 1] - deal->first[bucket], THETA_TICKETS + bucket);
+    return ops->start(x->coll, COLLECTIVE_ALL_GATHER, x->theta + shard_bucket_offset(x->map, bucket), share,
+                      THETA_TICKETS + bucket);
 }
 
 static enum status start_copy(struct shard_exchange *x, uint32_t bucket)
 {
     const struct collective_part part = {.offset = shard_bucket_offset(x->map, bucket),
                                          .n = shard_bucket_params(x->map, bucket)};
-    return x->coll->ops->start_broadcast(x->coll, x->theta, &part, 1, THETA_TICKETS + bucket);
+    return x->coll->ops->start_parts(x->coll, COLLECTIVE_BROADCAST, x->theta, &part, 1, THETA_TICKETS + bucket);
 }
 
 static enum status gather(struct shard_exchange *x, enum status (*start)(struct shard_exchange *x, uint32_t bucket),
@@ -154,7 +154,7 @@ enum status shard_exchange_warmup(const struct shard_map *map, struct collective
     for (int kind = 0; kind < KINDS && !whole; kind++) {
         TRY(dev->ops->sync(dev, err));
         TRY(kind == COPY   ? start_copy(&x, 0)
-            : kind == SUMS ? coll->ops->start_all_gather(coll, buf, 1, THETA_TICKETS)
+            : kind == SUMS ? coll->ops->start(coll, COLLECTIVE_ALL_GATHER, buf, 1, THETA_TICKETS)
                            : start_parameters(&x, 0));
         collective_wait(coll, THETA_TICKETS);
     }

@@ -22,13 +22,11 @@ enum status cuda_comm_open(struct cuda_rt *const *ranks, int n, struct cuda_comm
 /* One thread closes the communicators of all ranks. Allowed after an abort. NULL is allowed. */
 void cuda_comm_close(struct cuda_comm *comm);
 
-/* buf[n_ranks * share]; the share of rank r begins at r * share. */
-void cuda_comm_reduce_scatter(struct cuda_comm *comm, float *buf, size_t share);
-void cuda_comm_all_gather(struct cuda_comm *comm, float *buf, size_t share);
-void cuda_comm_all_reduce(struct cuda_comm *comm, float *buf, size_t n);
-/* `parts` of buf, see gpu/collective.h. Implementations may group all parts into one call. */
-void cuda_comm_reduce(struct cuda_comm *comm, float *buf, const struct collective_part *parts, size_t n_parts);
-void cuda_comm_broadcast(struct cuda_comm *comm, float *buf, const struct collective_part *parts, size_t n_parts);
+/* ALL_REDUCE, REDUCE_SCATTER or ALL_GATHER, and REDUCE or BROADCAST, as in gpu/collective.h. Implementations may group
+ * all parts into one call. */
+void cuda_comm_run(struct cuda_comm *comm, enum collective_op op, float *buf, size_t n);
+void cuda_comm_parts(struct cuda_comm *comm, enum collective_op op, float *buf, const struct collective_part *parts,
+                     size_t n_parts);
 
 /* True if communication failed without the host noticing; `why` gets one line. Any thread may call it; does not
  * block. */

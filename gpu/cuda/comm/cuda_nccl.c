@@ -316,30 +316,23 @@ static void done(struct cuda_comm *c, ncclResult_t result)
     if (result != ncclSuccess) cuda_rt_fail(c->rt, STATUS_IO, what);
 }
 
-void cuda_comm_reduce_scatter(struct cuda_comm *c, float *buf, size_t share)
+void cuda_comm_run(struct cuda_comm *c, enum collective_op op, float *buf, size_t n)
 {
     cudaStream_t stream = cuda_rt_stream(c->rt, CUDA_COMM);
-    if (!share || !begin(c)) return;
-    done(c, library.f.ReduceScatter(buf, buf + (size_t)c->rank * share, share, ncclFloat, ncclSum, c->comm, stream));
-}
-
-void cuda_comm_all_gather(struct cuda_comm *c, float *buf, size_t share)
-{
-    cudaStream_t stream = cuda_rt_stream(c->rt, CUDA_COMM);
-    if (!share || !begin(c)) return;
-    done(c, library.f.AllGather(buf + (size_t)c->rank * share, buf, share, ncclFloat, c->comm, stream));
-}
-
-void cuda_comm_all_reduce(struct cuda_comm *c, float *buf, size_t n)
-{
-    cudaStream_t stream = cuda_rt_stream(c->rt, CUDA_COMM);
+    size_t own = (size_t)c->rank * n; /* this rank's share */
     if (!n || !begin(c)) return;
-    done(c, library.f.AllReduce(buf, buf, n, ncclFloat, ncclSum, c->comm, stream));
+    if (op == COLLECTIVE_REDUCE_SCATTER)
+        done(c, library.f.ReduceScatter(buf, buf + own, n, ncclFloat, ncclSum, c->comm, stream));
+    else if (op == COLLECTIVE_ALL_GATHER)
+        done(c, library.f.AllGather(buf + own, buf, n, ncclFloat, c->comm, stream));
+    else
+        done(c, library.f.AllReduce(buf, buf, n, ncclFloat, ncclSum, c->comm, stream));
 }
 
 /* All parts in one NCCL group: one or few launches that run concurrently. NCCL reports the result of grouped calls at
  * the end of the group. */
-static void group(struct cuda_comm *c, float *buf, const struct collective_part *parts, size_t n_parts, bool sum)
+void cuda_comm_parts(struct cuda_comm *c, enum collective_op op, float *buf, const struct collective_part *parts,
+                     size_t n_parts)
 {
     cudaStream_t stream = cuda_rt_stream(c->rt, CUDA_COMM);
     if (!n_parts || !begin(c)) return;
@@ -352,20 +345,11 @@ static void group(struct cuda_comm *c, float *buf, const struct collective_part 
         const struct collective_part *p = &parts[i];
         float *at = buf + p->offset;
         if (!p->n) continue;
-        ncclResult_t call_result = sum ? library.f.Reduce(at, at, p->n, ncclFloat, ncclSum, p->root, c->comm, stream)
+        ncclResult_t call_result = op == COLLECTIVE_REDUCE
+                                       ? library.f.Reduce(at, at, p->n, ncclFloat, ncclSum, p->root, c->comm, stream)
                                        : library.f.Broadcast(at, at, p->n, ncclFloat, p->root, c->comm, stream);
         if (result == ncclSuccess && call_result != ncclInProgress) result = call_result;
     }
     ncclResult_t end = library.f.GroupEnd();
     done(c, result == ncclSuccess ? end : result);
-}
-
-void cuda_comm_reduce(struct cuda_comm *c, float *buf, const struct collective_part *parts, size_t n_parts)
-{
-    group(c, buf, parts, n_parts, true);
-}
-
-void cuda_comm_broadcast(struct cuda_comm *c, float *buf, const struct collective_part *parts, size_t n_parts)
-{
-    group(c, buf, parts, n_parts, false);
 }

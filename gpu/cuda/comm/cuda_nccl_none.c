@@ -10,9 +10,7 @@ enum status cuda_comm_check(struct err *err)
 
 enum status cuda_comm_open(struct cuda_rt *const *ranks, int n, struct cuda_comm **out, struct err *err)
 {
-    (void)ranks;
-    (void)n;
-    (void)out;
+    (void)ranks, (void)n, (void)out;
     return cuda_comm_check(err);
 }
 
@@ -23,50 +21,22 @@ void cuda_comm_close(struct cuda_comm *comm)
 
 bool cuda_comm_failed(struct cuda_comm *comm, struct err *why)
 {
-    (void)comm;
-    (void)why;
+    (void)comm, (void)why;
     return false;
 }
 
 void cuda_comm_abort(struct cuda_comm *const *comms, int n)
 {
-    (void)comms;
-    (void)n;
+    (void)comms, (void)n;
 }
 
-void cuda_comm_reduce_scatter(struct cuda_comm *comm, float *buf, size_t share)
+void cuda_comm_run(struct cuda_comm *comm, enum collective_op op, float *buf, size_t n)
 {
-    (void)comm;
-    (void)buf;
-    (void)share;
+    (void)comm, (void)op, (void)buf, (void)n;
 }
 
-void cuda_comm_all_gather(struct cuda_comm *comm, float *buf, size_t share)
+void cuda_comm_parts(struct cuda_comm *comm, enum collective_op op, float *buf, const struct collective_part *parts,
+                     size_t n_parts)
 {
-    (void)comm;
-    (void)buf;
-    (void)share;
-}
-
-void cuda_comm_all_reduce(struct cuda_comm *comm, float *buf, size_t n)
-{
-    (void)comm;
-    (void)buf;
-    (void)n;
-}
-
-void cuda_comm_reduce(struct cuda_comm *comm, float *buf, const struct collective_part *parts, size_t n_parts)
-{
-    (void)comm;
-    (void)buf;
-    (void)parts;
-    (void)n_parts;
-}
-
-void cuda_comm_broadcast(struct cuda_comm *comm, float *buf, const struct collective_part *parts, size_t n_parts)
-{
-    (void)comm;
-    (void)buf;
-    (void)parts;
-    (void)n_parts;
+    (void)comm, (void)op, (void)buf, (void)parts, (void)n_parts;
 }

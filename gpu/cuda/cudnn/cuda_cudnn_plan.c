@@ -19,7 +19,7 @@ struct pack {
     desc made;
 };
 
-struct cudnn_plan {
+struct cudnn_kernel {
     const struct cudnn_lib *lib;
     struct cudnn_target target;
     struct attn_graph graph;
@@ -34,7 +34,7 @@ struct cudnn_plan {
 
 /* --- descriptors: the first error stays, and later calls do nothing ----------------------------------------------- */
 
-static bool good(struct cudnn_plan *p, cudnnStatus_t status)
+static bool good(struct cudnn_kernel *p, cudnnStatus_t status)
 {
     if (p->status == CUDNN_STATUS_SUCCESS) p->status = status;
     return p->status == CUDNN_STATUS_SUCCESS;
@@ -49,7 +49,7 @@ static cudnnStatus_t make_one(const struct cudnn_lib *lib, cudnnBackendDescripto
     return status;
 }
 
-static desc make(struct cudnn_plan *p, cudnnBackendDescriptorType_t type)
+static desc make(struct cudnn_kernel *p, cudnnBackendDescriptorType_t type)
 {
     desc d = NULL;
     if (p->status != CUDNN_STATUS_SUCCESS || !good(p, make_one(p->lib, type, &d))) return NULL;
@@ -57,18 +57,18 @@ static desc make(struct cudnn_plan *p, cudnnBackendDescriptorType_t type)
     return d;
 }
 
-static void set(struct cudnn_plan *p, desc d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+static void set(struct cudnn_kernel *p, desc d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                 int64_t n, const void *values)
 {
     if (p->status == CUDNN_STATUS_SUCCESS) (void)good(p, p->lib->set(d, name, type, n, values));
 }
 
-static void set_desc(struct cudnn_plan *p, desc d, cudnnBackendAttributeName_t name, desc value)
+static void set_desc(struct cudnn_kernel *p, desc d, cudnnBackendAttributeName_t name, desc value)
 {
     if (value) set(p, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
-static desc finish(struct cudnn_plan *p, desc d)
+static desc finish(struct cudnn_kernel *p, desc d)
 {
     if (p->status == CUDNN_STATUS_SUCCESS) (void)good(p, p->lib->finalize(d));
     return d;
@@ -91,7 +91,7 @@ static int64_t id_of(int tensor)
     return tensor + 1;
 }
 
-static desc tensor(struct cudnn_plan *p, int i)
+static desc tensor(struct cudnn_kernel *p, int i)
 {
     static const cudnnDataType_t types[] = {CUDNN_DATA_FLOAT, CUDNN_DATA_BFLOAT16, CUDNN_DATA_INT32,
                                             CUDNN_DATA_BOOLEAN};
@@ -109,7 +109,7 @@ static desc tensor(struct cudnn_plan *p, int i)
     return finish(p, d);
 }
 
-static desc matmul(struct cudnn_plan *p, desc x, desc b, desc y)
+static desc matmul(struct cudnn_kernel *p, desc x, desc b, desc y)
 {
     const cudnnDataType_t precision = CUDNN_DATA_FLOAT;
     desc kind = make(p, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
@@ -122,7 +122,7 @@ static desc matmul(struct cudnn_plan *p, desc x, desc b, desc y)
     return o;
 }
 
-static desc reduction(struct cudnn_plan *p, cudnnReduceTensorOp_t mode, desc x, desc y)
+static desc reduction(struct cudnn_kernel *p, cudnnReduceTensorOp_t mode, desc x, desc y)
 {
     const cudnnDataType_t precision = CUDNN_DATA_FLOAT;
     desc kind = make(p, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
@@ -135,7 +135,7 @@ static desc reduction(struct cudnn_plan *p, cudnnReduceTensorOp_t mode, desc x, 
     return o;
 }
 
-static desc transpose(struct cudnn_plan *p, desc x, desc y)
+static desc transpose(struct cudnn_kernel *p, desc x, desc y)
 {
     desc o = make(p, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
     set_desc(p, o, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
@@ -143,7 +143,7 @@ static desc transpose(struct cudnn_plan *p, desc x, desc y)
     return o;
 }
 
-static desc pointwise(struct cudnn_plan *p, const struct attn_graph_op *op, desc x, desc b, desc t, desc y)
+static desc pointwise(struct cudnn_kernel *p, const struct attn_graph_op *op, desc x, desc b, desc t, desc y)
 {
     static const cudnnPointwiseMode_t modes[] = {
         [ATTN_MUL] = CUDNN_POINTWISE_MUL,       [ATTN_ADD] = CUDNN_POINTWISE_ADD,
@@ -168,7 +168,7 @@ static desc pointwise(struct cudnn_plan *p, const struct attn_graph_op *op, desc
     return o;
 }
 
-static desc operation(struct cudnn_plan *p, const struct attn_graph_op *op)
+static desc operation(struct cudnn_kernel *p, const struct attn_graph_op *op)
 {
     desc x = p->tensors[op->x], y = p->tensors[op->y];
     desc b = op->b >= 0 ? p->tensors[op->b] : NULL, t = op->t >= 0 ? p->tensors[op->t] : NULL;
@@ -184,7 +184,7 @@ static desc operation(struct cudnn_plan *p, const struct attn_graph_op *op)
 /* --- engines ------------------------------------------------------------------------------------------------------ */
 
 /* Builds the graph and fills p->engines from the heuristics. */
-static void find_engines(struct cudnn_plan *p)
+static void find_engines(struct cudnn_kernel *p)
 {
     const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     int64_t n = 0;
@@ -228,7 +228,7 @@ static cudnnStatus_t any_order(const struct cudnn_lib *lib, desc config, bool *a
 }
 
 /* Compiles one engine: sets p->plan and the facts, or returns the reason of the failure. */
-static enum status compile(struct cudnn_plan *p, int which, size_t workspace_max, bool exact, struct err *err)
+static enum status compile(struct cudnn_kernel *p, int which, size_t workspace_max, bool exact, struct err *err)
 {
     const struct cudnn_lib *lib = p->lib;
     int64_t bytes = 0, n = 0;
@@ -267,11 +267,11 @@ static enum status compile(struct cudnn_plan *p, int which, size_t workspace_max
 }
 
 enum status cudnn_plan_create(const struct cudnn_lib *lib, const struct cudnn_target *target,
-                              const struct attn_graph *graph, size_t workspace_max, bool exact, struct cudnn_plan **out,
-                              struct err *err)
+                              const struct attn_graph *graph, size_t workspace_max, bool exact,
+                              struct cudnn_kernel **out, struct err *err)
 {
-    struct cudnn_plan *p = mem_alloc(1, sizeof *p);
-    if (!p) return err_set(err, STATUS_NOMEM, "no memory for a cuDNN plan");
+    struct cudnn_kernel *p = mem_alloc(1, sizeof *p);
+    if (!p) return err_set(err, STATUS_NOMEM, "no memory for a cuDNN kernel");
     p->lib = lib;
     p->target = *target;
     p->graph = *graph;
@@ -293,7 +293,7 @@ enum status cudnn_plan_create(const struct cudnn_lib *lib, const struct cudnn_ta
     return status != STATUS_OK && large ? STATUS_LIMIT : status;
 }
 
-void cudnn_plan_free(struct cudnn_plan *p)
+void cudnn_plan_free(struct cudnn_kernel *p)
 {
     if (!p) return;
     for (size_t i = 0; i < p->n_packs && i < PACKS; i++) p->lib->unmake(p->packs[i].made);
@@ -304,14 +304,14 @@ void cudnn_plan_free(struct cudnn_plan *p)
     mem_free(p);
 }
 
-struct cudnn_plan_facts cudnn_plan_facts(const struct cudnn_plan *plan)
+struct cudnn_plan_facts cudnn_plan_facts(const struct cudnn_kernel *plan)
 {
     return plan->facts;
 }
 
 /* --- execution ---------------------------------------------------------------------------------------------------- */
 
-static cudnnStatus_t pack_make(struct cudnn_plan *p, struct pack *pack)
+static cudnnStatus_t pack_make(struct cudnn_kernel *p, struct pack *pack)
 {
     void *pointers[ATTN_GRAPH_TENSORS];
     int64_t ids[ATTN_GRAPH_TENSORS], n = 0;
@@ -334,7 +334,7 @@ static cudnnStatus_t pack_make(struct cudnn_plan *p, struct pack *pack)
 }
 
 /* The variant pack of these pointers, created at first use; it replaces the oldest one. */
-static cudnnStatus_t pack_of(struct cudnn_plan *p, void *const memory[ATTN_ROLES], void *workspace, desc *out)
+static cudnnStatus_t pack_of(struct cudnn_kernel *p, void *const memory[ATTN_ROLES], void *workspace, desc *out)
 {
     for (size_t i = 0; i < p->n_packs && i < PACKS; i++) {
         const struct pack *pack = &p->packs[i];
@@ -353,44 +353,12 @@ static cudnnStatus_t pack_of(struct cudnn_plan *p, void *const memory[ATTN_ROLES
     return CUDNN_STATUS_SUCCESS;
 }
 
-enum status cudnn_plan_prepare(struct cudnn_plan *p, void *const memory[ATTN_ROLES], void *workspace, struct err *err)
-{
-    desc pack = NULL;
-    cudnnStatus_t status = pack_of(p, memory, workspace, &pack);
-    return status == CUDNN_STATUS_SUCCESS ? STATUS_OK : refused(p->lib, status, "pointers rejected", err);
-}
-
-enum status cudnn_plan_execute(struct cudnn_plan *p, void *const memory[ATTN_ROLES], void *workspace, struct err *err)
+enum status cudnn_plan_execute(struct cudnn_kernel *p, void *const memory[ATTN_ROLES], void *workspace, struct err *err)
 {
     desc pack = NULL;
     cudnnStatus_t status = pack_of(p, memory, workspace, &pack);
     if (status == CUDNN_STATUS_SUCCESS) status = p->lib->execute(p->target.handle, p->plan, pack);
     return status == CUDNN_STATUS_SUCCESS ? STATUS_OK : refused(p->lib, status, "cannot execute attention", err);
-}
-
-enum status cudnn_properties(const struct cudnn_lib *lib, const char *json, cudnnBackendDescriptor_t *out,
-                             struct err *err)
-{
-#if CUDNN_VERSION >= 90800
-    desc d = NULL;
-    if (lib->number < 90800)
-        return err_set(err, STATUS_UNSUPPORTED, "this cuDNN cannot describe devices: 9.8 or newer is needed");
-    cudnnStatus_t status = make_one(lib, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = lib->set(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(json), json);
-    if (status == CUDNN_STATUS_SUCCESS) status = lib->finalize(d);
-    if (status == CUDNN_STATUS_SUCCESS) {
-        *out = d;
-        return STATUS_OK;
-    }
-    if (d) lib->unmake(d);
-    return refused(lib, status, "device description rejected", err);
-#else
-    (void)lib;
-    (void)json;
-    (void)out;
-    return err_set(err, STATUS_UNSUPPORTED, "this build's cuDNN headers are older than 9.8");
-#endif
 }
 
 #else

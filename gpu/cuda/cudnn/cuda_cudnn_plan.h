@@ -8,41 +8,33 @@
 #include "gpu/cuda/cudnn/cuda_attn_graph.h"
 #include "gpu/cuda/cudnn/cuda_cudnn_lib.h"
 
-struct cudnn_plan;
+struct cudnn_kernel;
 
 /* The target of a compilation: one of the two members. */
 struct cudnn_target {
     cudnnHandle_t handle;                /* a present device */
-    cudnnBackendDescriptor_t properties; /* of cudnn_properties; such a plan cannot be executed */
+    cudnnBackendDescriptor_t properties; /* of an absent one (tests/cuda/graphs); such a plan cannot be executed */
 };
-
-/* Describes an absent device, from JSON as cuDNN 9.8 and newer write it (tests/cuda/graphs). UNSUPPORTED, with a
- * one-line message. The caller frees *out with lib->unmake. */
-enum status cudnn_properties(const struct cudnn_lib *lib, const char *json, cudnnBackendDescriptor_t *out,
-                             struct err *err) MUST_CHECK;
 
 /* Compiles the first engine of the heuristics' list. Skips an engine that does not compile, needs more than
  * `workspace_max` bytes, or, with `exact`, may sum in any order. Takes 0.5 to 1 s per engine. Errors: UNSUPPORTED, with
  * a one-line message: no engine; LIMIT: an engine exists but needs more workspace; NOMEM. */
 enum status cudnn_plan_create(const struct cudnn_lib *lib, const struct cudnn_target *target,
-                              const struct attn_graph *graph, size_t workspace_max, bool exact, struct cudnn_plan **out,
-                              struct err *err) MUST_CHECK;
+                              const struct attn_graph *graph, size_t workspace_max, bool exact,
+                              struct cudnn_kernel **out, struct err *err) MUST_CHECK;
 /* NULL is allowed. */
-void cudnn_plan_free(struct cudnn_plan *plan);
+void cudnn_plan_free(struct cudnn_kernel *plan);
 
 struct cudnn_plan_facts {
     size_t workspace; /* bytes */
     int engines;      /* number of engines in the heuristics' list */
     int chosen;       /* index of the compiled engine, from 0 */
 };
-struct cudnn_plan_facts cudnn_plan_facts(const struct cudnn_plan *plan);
+struct cudnn_plan_facts cudnn_plan_facts(const struct cudnn_kernel *plan);
 
 /* Executes the plan on the handle's stream, with memory[role] for the roles of the graph. Sets of pointers are cached,
- * so a repeated call creates nothing. UNSUPPORTED, with a one-line message: cuDNN refused. prepare does everything but
- * the launch. */
-enum status cudnn_plan_prepare(struct cudnn_plan *plan, void *const memory[ATTN_ROLES], void *workspace,
-                               struct err *err) MUST_CHECK;
-enum status cudnn_plan_execute(struct cudnn_plan *plan, void *const memory[ATTN_ROLES], void *workspace,
+ * so a repeated call creates nothing. UNSUPPORTED, with a one-line message: cuDNN refused. */
+enum status cudnn_plan_execute(struct cudnn_kernel *plan, void *const memory[ATTN_ROLES], void *workspace,
                                struct err *err) MUST_CHECK;
 
 #endif

@@ -13,10 +13,6 @@ struct cudnn_rt {
     cudnnHandle_t handle;
 };
 
-struct cudnn_kernel {
-    struct cudnn_plan *plan;
-};
-
 /* NVIDIA's own front end refuses 9.10.0 and 9.10.1 for 16-bit attention, forward and backward ("known bugs"). */
 static enum status check_version(size_t number, struct err *err)
 {
@@ -79,35 +75,25 @@ enum status cudnn_rt_compile(struct cudnn_rt *dnn, const struct attn_graph *grap
                        "cuDNN %zu.%zu computes wrong gradients for a sequence length that is no multiple of 128: "
                        "install 9.16 or newer",
                        dnn->lib.number / 10000, dnn->lib.number / 100 % 100);
-    struct cudnn_kernel *kernel = mem_alloc(1, sizeof *kernel);
-    if (!kernel) return err_set(err, STATUS_NOMEM, "no memory for a cuDNN kernel");
     struct cudnn_target target = {.handle = dnn->handle};
     struct attn_graph own = *graph;
     if (dnn->lib.number < 91000) attn_graph_finite_mask(&own);
     (void)cuda_rt_stream(dnn->rt, CUDA_MAIN); /* makes the device current in this thread */
-    enum status status = cudnn_plan_create(&dnn->lib, &target, &own, workspace_max, exact, &kernel->plan, err);
-    if (status != STATUS_OK) {
-        mem_free(kernel);
-        return status;
-    }
-    *workspace = cudnn_plan_facts(kernel->plan).workspace;
-    *out = kernel;
+    TRY(cudnn_plan_create(&dnn->lib, &target, &own, workspace_max, exact, out, err));
+    *workspace = cudnn_plan_facts(*out).workspace;
     return STATUS_OK;
 }
 
 void cudnn_rt_free(struct cudnn_kernel *kernel)
 {
-    if (!kernel) return;
-    cudnn_plan_free(kernel->plan);
-    mem_free(kernel);
+    cudnn_plan_free(kernel);
 }
 
 void cudnn_rt_run(struct cudnn_rt *dnn, struct cudnn_kernel *kernel, void *const memory[ATTN_ROLES], void *workspace)
 {
     struct err err = {.code = STATUS_OK};
     (void)cuda_rt_stream(dnn->rt, CUDA_MAIN);
-    if (cudnn_plan_execute(kernel->plan, memory, workspace, &err) != STATUS_OK)
-        cuda_rt_fail(dnn->rt, STATUS_IO, err.msg);
+    if (cudnn_plan_execute(kernel, memory, workspace, &err) != STATUS_OK) cuda_rt_fail(dnn->rt, STATUS_IO, err.msg);
 }
 
 #else

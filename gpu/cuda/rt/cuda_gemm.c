@@ -144,12 +144,12 @@ enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape
     if (!g) return STATUS_NOMEM;
     assert(shape->m && shape->n && shape->k);
     assert(!(shape->bias && shape->dgelu) && !(shape->batch && (shape->bias || shape->dgelu)));
-    g->shape = *shape;
+    g->shape = gemm_dense(*shape);
     rt->refusal = CUBLAS_STATUS_NOT_SUPPORTED; /* until the library gives another reason */
     cuda_rt_use(rt);
     if (describe(rt, g)) {
         if (!shape->dgelu) (void)cuda_gemm_choose(rt, g, GEMM_ELEMENT);
-        if (cuda_gemm_rows_aligned(shape)) (void)cuda_gemm_choose(rt, g, GEMM_VECTOR);
+        if (cuda_gemm_rows_aligned(&g->shape)) (void)cuda_gemm_choose(rt, g, GEMM_VECTOR);
     }
     if (!g->has[GEMM_ELEMENT] && !g->has[GEMM_VECTOR]) {
         cuda_rt_gemm_free(g);

@@ -46,6 +46,11 @@ static void check(struct cuda_rt *rt, cudaError_t code, const char *what)
     err_set(&rt->error, status, "%s: %s: %s (%s)", rt->name, what, cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
+static enum status first_error(const struct cuda_rt *rt, struct err *err)
+{
+    return rt->error.code == STATUS_OK ? STATUS_OK : err_set(err, rt->error.code, "%s", rt->error.msg);
+}
+
 /* A busy GPU or a machine that is still starting may recover: IO. Other errors do not. */
 static enum status opening_failed(cudaError_t code)
 {
@@ -97,14 +102,14 @@ static enum status open_in(struct cuda_rt *rt, const char *gpu, struct err *err)
 {
     bool timing;
     TRY(cuda_gemm_timing(&timing, err)); /* report a wrong value at open, not at the first product */
-    TRY(rt->error.code == STATUS_OK ? STATUS_OK : err_set(err, rt->error.code, "%s", rt->error.msg));
+    TRY(first_error(rt, err));
     load_kernels(rt);
     check(rt, cudaStreamCreateWithFlags(&rt->stream, cudaStreamNonBlocking), "cannot create a stream");
     for (int i = 0; i < DEVICE_MARKS; i++)
         check(rt, cudaEventCreateWithFlags(&rt->marks[i], EVENT_FLAGS), "cannot create an event");
     check(rt, cudaMalloc(&rt->workspace, CUDA_WORKSPACE_BYTES + CUDA_BIAS_BYTES),
           "cannot allocate cuBLASLt's workspace");
-    if (rt->error.code != STATUS_OK) return err_set(err, rt->error.code, "%s", rt->error.msg);
+    TRY(first_error(rt, err));
     cublasLtHandle_t handle;
     cublasStatus_t blas = cublasLtCreate(&handle);
     if (blas != CUBLAS_STATUS_SUCCESS)
@@ -263,11 +268,6 @@ void cuda_rt_release(struct cuda_rt *rt, void *p)
     check(rt, cudaFree(p), "freeing memory");
 }
 
-void cuda_rt_copy(struct cuda_rt *rt, void *dst, const void *src, size_t bytes, enum cuda_direction direction)
-{
-    cuda_rt_copy_on(rt, CUDA_MAIN, dst, src, bytes, direction);
-}
-
 void cuda_rt_copy_on(struct cuda_rt *rt, enum cuda_queue queue, void *dst, const void *src, size_t bytes,
                      enum cuda_direction direction)
 {
@@ -309,8 +309,7 @@ enum status cuda_rt_reached(struct cuda_rt *rt, int slot, struct err *err)
     assert(slot >= 0 && slot < DEVICE_MARKS && rt->marks[slot]);
     cuda_rt_use(rt);
     wait_here(rt, NULL, rt->marks[slot]);
-    if (rt->error.code == STATUS_OK) return STATUS_OK;
-    return err_set(err, rt->error.code, "%s", rt->error.msg);
+    return first_error(rt, err);
 }
 
 enum status cuda_rt_event_create(struct cuda_rt *rt, struct cuda_event **out)
@@ -351,8 +350,7 @@ enum status cuda_rt_event_wait(struct cuda_rt *rt, struct cuda_event *e, struct 
 {
     cuda_rt_use(rt);
     wait_here(rt, NULL, e->event);
-    if (rt->error.code == STATUS_OK) return STATUS_OK;
-    return err_set(err, rt->error.code, "%s", rt->error.msg);
+    return first_error(rt, err);
 }
 
 bool cuda_rt_event_done(struct cuda_rt *rt, const struct cuda_event *e)
@@ -377,12 +375,7 @@ struct cuda_progress *cuda_rt_progress(struct cuda_rt *rt)
 
 struct cuda_grid cuda_rt_grid(struct cuda_rt *rt, size_t x, size_t y)
 {
-    return cuda_rt_grid_on(rt, CUDA_MAIN, x, y);
-}
-
-struct cuda_grid cuda_rt_grid_on(struct cuda_rt *rt, enum cuda_queue queue, size_t x, size_t y)
-{
-    cudaStream_t stream = stream_of(rt, queue);
+    cudaStream_t stream = stream_of(rt, CUDA_MAIN);
     if (x <= GRID_X_MAX && y <= CUDA_GRID_Y_MAX) return (struct cuda_grid){(unsigned)x, (unsigned)y, stream};
     cuda_rt_fail(rt, STATUS_LIMIT, "operation too large for one launch");
     return (struct cuda_grid){0, 0, stream}; /* a launch with this grid fails, too */
@@ -396,6 +389,5 @@ void cuda_rt_launched(struct cuda_rt *rt, const char *what)
 enum status cuda_rt_sync(struct cuda_rt *rt, struct err *err)
 {
     wait_for_all(rt);
-    if (rt->error.code == STATUS_OK) return STATUS_OK;
-    return err_set(err, rt->error.code, "%s", rt->error.msg);
+    return first_error(rt, err);
 }

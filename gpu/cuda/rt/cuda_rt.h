@@ -22,14 +22,14 @@ struct cuda_gemm;
 /* OUT[m,n] = A[m,k] B[k,n] + C[m,n] + bias[n], all row-major with leading dimensions, summed in fp32. A batch computes
  * several products of one shape: the operands of the next product begin step_a, step_b and step_c elements later. */
 struct cuda_gemm_shape {
-    size_t m, n, k, lda, ldb, ldc; /* ldc: of C and OUT */
+    size_t m, n, k, lda, ldb, ldc; /* ldc: of C and OUT; 0: dense */
     bool a_trans, b_trans;         /* A is stored as [k,m], B as [n,k] */
     bool bf16, bf16_out;           /* type of A and B; type of OUT, C and bias; false: fp32 */
     /* The epilogue: at most one of these two, and only with batch 0. */
     bool bias;                     /* bias[n] is added */
     bool dgelu;                    /* OUT is multiplied by gelu'(aux[m,n]), tanh form; aux has OUT's layout; no C */
     size_t batch;                  /* number of products in one call; 0: one */
-    size_t step_a, step_b, step_c; /* step_c: of C and OUT */
+    size_t step_a, step_b, step_c; /* step_c: of C and OUT; 0: one product behind the other */
 };
 
 static inline size_t gemm_number_bytes(bool bf16)
@@ -40,6 +40,18 @@ static inline size_t gemm_number_bytes(bool bf16)
 static inline size_t gemm_products(const struct cuda_gemm_shape *s)
 {
     return s->batch ? s->batch : 1;
+}
+
+/* The shape with the numbers of dense matrices in place of zeros. */
+static inline struct cuda_gemm_shape gemm_dense(struct cuda_gemm_shape s)
+{
+    if (!s.lda) s.lda = s.a_trans ? s.m : s.k;
+    if (!s.ldb) s.ldb = s.b_trans ? s.k : s.n;
+    if (!s.ldc) s.ldc = s.n;
+    if (s.batch && !s.step_a) s.step_a = s.m * s.k;
+    if (s.batch && !s.step_b) s.step_b = s.k * s.n;
+    if (s.batch && !s.step_c) s.step_c = s.m * s.n;
+    return s;
 }
 
 struct cuda_gemm_call {
@@ -70,10 +82,13 @@ void cuda_rt_memory(struct cuda_rt *rt, uint64_t *free_p, uint64_t *total_p);
 /* Zeroed, aligned to 256 bytes; NULL if the device has no room. */
 void *cuda_rt_alloc(struct cuda_rt *rt, size_t bytes) MUST_CHECK;
 void cuda_rt_release(struct cuda_rt *rt, void *p);
-void cuda_rt_copy(struct cuda_rt *rt, void *dst, const void *src, size_t bytes, enum cuda_direction direction);
-
 void cuda_rt_copy_on(struct cuda_rt *rt, enum cuda_queue queue, void *dst, const void *src, size_t bytes,
                      enum cuda_direction direction);
+static inline void cuda_rt_copy(struct cuda_rt *rt, void *dst, const void *src, size_t bytes,
+                                enum cuda_direction direction)
+{
+    cuda_rt_copy_on(rt, CUDA_MAIN, dst, src, bytes, direction);
+}
 
 /* Pinned host memory, zeroed; NULL if there is no room. */
 void *cuda_rt_host_alloc(struct cuda_rt *rt, size_t bytes) MUST_CHECK;
@@ -115,7 +130,6 @@ void *cuda_rt_stream(struct cuda_rt *rt, enum cuda_queue queue);
 
 /* Grid for a launch of x by y blocks; x and y at least 1. */
 struct cuda_grid cuda_rt_grid(struct cuda_rt *rt, size_t x, size_t y);
-struct cuda_grid cuda_rt_grid_on(struct cuda_rt *rt, enum cuda_queue queue, size_t x, size_t y);
 /* Call after a launch: records its error. */
 void cuda_rt_launched(struct cuda_rt *rt, const char *what);
 void cuda_rt_fail(struct cuda_rt *rt, enum status code, const char *what);

@@ -11,10 +11,8 @@
 
 enum { RANKS_MAX = 64, POLL_NS = 2000000 };
 
-enum kind { REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE, REDUCE, BROADCAST };
-
 struct call {
-    enum kind kind;
+    enum collective_op kind;
     float *buf;
     size_t n; /* elements of a share, or of the whole buffer */
     int root;
@@ -162,11 +160,12 @@ static void sum(const struct hall *hall, size_t at, size_t n, float *out)
 
 static void touch(struct cuda_comm *c, const struct call *call)
 {
-    size_t n = call->n,
-           whole = call->kind == REDUCE_SCATTER || call->kind == ALL_GATHER ? n * (size_t)c->hall->n_ranks : n;
-    if (call->kind == ALL_GATHER || call->kind == BROADCAST)
-        emulate_touch(c->rt, call->kind == ALL_GATHER ? call->buf + n * (size_t)c->rank : call->buf, n * sizeof(float),
-                      false);
+    size_t n = call->n, whole = call->kind == COLLECTIVE_REDUCE_SCATTER || call->kind == COLLECTIVE_ALL_GATHER
+                                    ? n * (size_t)c->hall->n_ranks
+                                    : n;
+    if (call->kind == COLLECTIVE_ALL_GATHER || call->kind == COLLECTIVE_BROADCAST)
+        emulate_touch(c->rt, call->kind == COLLECTIVE_ALL_GATHER ? call->buf + n * (size_t)c->rank : call->buf,
+                      n * sizeof(float), false);
     emulate_touch(c->rt, call->buf, whole * sizeof(float), true);
 }
 
@@ -182,18 +181,21 @@ static void exchange(struct cuda_comm *c, const struct call *call)
     size_t n = call->n, mine = n * (size_t)c->rank;
     float *own = malloc((n ? n : 1) * sizeof *own);
     if (!own) abort();
-    if (call->kind == REDUCE_SCATTER) sum(hall, mine, n, own);
-    if (call->kind == ALL_REDUCE || (call->kind == REDUCE && call->root == c->rank)) sum(hall, 0, n, own);
-    if (call->kind == REDUCE && call->root != c->rank)
+    if (call->kind == COLLECTIVE_REDUCE_SCATTER) sum(hall, mine, n, own);
+    if (call->kind == COLLECTIVE_ALL_REDUCE || (call->kind == COLLECTIVE_REDUCE && call->root == c->rank))
+        sum(hall, 0, n, own);
+    if (call->kind == COLLECTIVE_REDUCE && call->root != c->rank)
         poison(own, n); /* the content of other owners' parts is undefined */
-    if (call->kind == BROADCAST) memcpy(own, hall->posted[call->root].buf, n * sizeof *own);
-    for (int r = 0; r < hall->n_ranks && call->kind == ALL_GATHER; r++)
+    if (call->kind == COLLECTIVE_BROADCAST) memcpy(own, hall->posted[call->root].buf, n * sizeof *own);
+    for (int r = 0; r < hall->n_ranks && call->kind == COLLECTIVE_ALL_GATHER; r++)
         if (r != c->rank) memcpy(call->buf + n * (size_t)r, hall->posted[r].buf + n * (size_t)r, n * sizeof *own);
-    if (call->kind == REDUCE_SCATTER && meet(c, false)) {
+    if (call->kind == COLLECTIVE_REDUCE_SCATTER && meet(c, false)) {
         poison(call->buf, n * (size_t)hall->n_ranks); /* the content of the other shares is undefined */
         memcpy(call->buf + mine, own, n * sizeof *own);
     }
-    if ((call->kind == ALL_REDUCE || call->kind == REDUCE || call->kind == BROADCAST) && meet(c, false))
+    if ((call->kind == COLLECTIVE_ALL_REDUCE || call->kind == COLLECTIVE_REDUCE ||
+         call->kind == COLLECTIVE_BROADCAST) &&
+        meet(c, false))
         memcpy(call->buf, own, n * sizeof *own);
     free(own);
 }
@@ -221,38 +223,26 @@ static void take_buffers(struct cuda_comm *c)
     if (!c->buffers) cuda_rt_fail(c->rt, STATUS_NOMEM, "NCCL: out of memory");
 }
 
-static void submit(struct cuda_comm *c, const char *name, struct call call)
+static void submit(struct cuda_comm *c, struct call call)
 {
+    static const char *const names[] = {[COLLECTIVE_ALL_REDUCE] = "all-reduce",
+                                        [COLLECTIVE_REDUCE_SCATTER] = "reduce-scatter",
+                                        [COLLECTIVE_ALL_GATHER] = "all-gather",
+                                        [COLLECTIVE_REDUCE] = "reduce",
+                                        [COLLECTIVE_BROADCAST] = "broadcast"};
     struct job job = {.comm = c, .call = call};
     take_buffers(c);
-    if (!is_aborted(c)) emulate_submit(c->rt, CUDA_COMM, name, run, &job, sizeof job);
+    if (!is_aborted(c)) emulate_submit(c->rt, CUDA_COMM, names[call.kind], run, &job, sizeof job);
 }
 
-void cuda_comm_reduce_scatter(struct cuda_comm *c, float *buf, size_t share)
+void cuda_comm_run(struct cuda_comm *c, enum collective_op op, float *buf, size_t n)
 {
-    submit(c, "reduce-scatter", (struct call){.kind = REDUCE_SCATTER, .buf = buf, .n = share});
+    submit(c, (struct call){.kind = op, .buf = buf, .n = n});
 }
 
-void cuda_comm_all_gather(struct cuda_comm *c, float *buf, size_t share)
-{
-    submit(c, "all-gather", (struct call){.kind = ALL_GATHER, .buf = buf, .n = share});
-}
-
-void cuda_comm_all_reduce(struct cuda_comm *c, float *buf, size_t n)
-{
-    submit(c, "all-reduce", (struct call){.kind = ALL_REDUCE, .buf = buf, .n = n});
-}
-
-void cuda_comm_reduce(struct cuda_comm *c, float *buf, const struct collective_part *parts, size_t n_parts)
+void cuda_comm_parts(struct cuda_comm *c, enum collective_op op, float *buf, const struct collective_part *parts,
+                     size_t n_parts)
 {
     for (size_t i = 0; i < n_parts; i++)
-        submit(c, "reduce",
-               (struct call){.kind = REDUCE, .buf = buf + parts[i].offset, .n = parts[i].n, .root = parts[i].root});
-}
-
-void cuda_comm_broadcast(struct cuda_comm *c, float *buf, const struct collective_part *parts, size_t n_parts)
-{
-    for (size_t i = 0; i < n_parts; i++)
-        submit(c, "broadcast",
-               (struct call){.kind = BROADCAST, .buf = buf + parts[i].offset, .n = parts[i].n, .root = parts[i].root});
+        submit(c, (struct call){.kind = op, .buf = buf + parts[i].offset, .n = parts[i].n, .root = parts[i].root});
 }

@@ -17,11 +17,12 @@ static bool rows_aligned(const struct cuda_gemm_shape *s)
 
 enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, struct cuda_gemm **out)
 {
+    const struct cuda_gemm_shape dense = gemm_dense(*shape);
     (void)rt;
-    if (shape->dgelu && !rows_aligned(shape)) return STATUS_UNSUPPORTED;
+    if (shape->dgelu && !rows_aligned(&dense)) return STATUS_UNSUPPORTED;
     struct cuda_gemm *g = mem_alloc(1, sizeof *g);
     if (!g) return STATUS_NOMEM;
-    g->shape = *shape;
+    g->shape = dense;
     *out = g;
     return STATUS_OK;
 }

@@ -155,11 +155,6 @@ static void run_copy(struct cuda_rt *rt, const void *args)
     memcpy(c->dst, c->src, c->bytes);
 }
 
-void cuda_rt_copy(struct cuda_rt *rt, void *dst, const void *src, size_t bytes, enum cuda_direction direction)
-{
-    cuda_rt_copy_on(rt, CUDA_MAIN, dst, src, bytes, direction);
-}
-
 void cuda_rt_copy_on(struct cuda_rt *rt, enum cuda_queue queue, void *dst, const void *src, size_t bytes,
                      enum cuda_direction direction)
 {
@@ -173,12 +168,7 @@ void cuda_rt_copy_on(struct cuda_rt *rt, enum cuda_queue queue, void *dst, const
 
 struct cuda_grid cuda_rt_grid(struct cuda_rt *rt, size_t x, size_t y)
 {
-    return cuda_rt_grid_on(rt, CUDA_MAIN, x, y);
-}
-
-struct cuda_grid cuda_rt_grid_on(struct cuda_rt *rt, enum cuda_queue queue, size_t x, size_t y)
-{
-    void *stream = cuda_rt_stream(rt, queue);
+    void *stream = cuda_rt_stream(rt, CUDA_MAIN);
     if (x && x <= 0x7fffffff && y && y <= 65535) return (struct cuda_grid){(unsigned)x, (unsigned)y, stream};
     cuda_rt_fail(rt, STATUS_LIMIT, "a GPU would refuse this grid");
     return (struct cuda_grid){1, 1, stream};

@@ -200,8 +200,8 @@ static void check(float (*want)(int rank, size_t i))
 static void reduce_scatter(struct rank *rank)
 {
     fill(rank);
-    cuda_comm_reduce_scatter(rank->comm, rank->buf, 0);
-    cuda_comm_reduce_scatter(rank->comm, rank->buf, N / RANKS);
+    cuda_comm_run(rank->comm, COLLECTIVE_REDUCE_SCATTER, rank->buf, 0);
+    cuda_comm_run(rank->comm, COLLECTIVE_REDUCE_SCATTER, rank->buf, N / RANKS);
 }
 
 static float scattered(int rank, size_t i)
@@ -212,8 +212,8 @@ static float scattered(int rank, size_t i)
 static void all_gather(struct rank *rank)
 {
     fill(rank);
-    cuda_comm_all_gather(rank->comm, rank->buf, 0);
-    cuda_comm_all_gather(rank->comm, rank->buf, N / RANKS - 1); /* shorter than the buffer */
+    cuda_comm_run(rank->comm, COLLECTIVE_ALL_GATHER, rank->buf, 0);
+    cuda_comm_run(rank->comm, COLLECTIVE_ALL_GATHER, rank->buf, N / RANKS - 1); /* shorter than the buffer */
 }
 
 static float gathered(int rank, size_t i)
@@ -224,8 +224,8 @@ static float gathered(int rank, size_t i)
 static void all_reduce(struct rank *rank)
 {
     fill(rank);
-    cuda_comm_all_reduce(rank->comm, rank->buf, 0);
-    cuda_comm_all_reduce(rank->comm, rank->buf, N - 7);
+    cuda_comm_run(rank->comm, COLLECTIVE_ALL_REDUCE, rank->buf, 0);
+    cuda_comm_run(rank->comm, COLLECTIVE_ALL_REDUCE, rank->buf, N - 7);
 }
 
 static float reduced(int rank, size_t i)
@@ -250,8 +250,8 @@ static const struct collective_part *part_of(size_t i)
 static void reduce(struct rank *rank)
 {
     fill(rank);
-    cuda_comm_reduce(rank->comm, rank->buf, NULL, 0);
-    cuda_comm_reduce(rank->comm, rank->buf, parts, PARTS);
+    cuda_comm_parts(rank->comm, COLLECTIVE_REDUCE, rank->buf, NULL, 0);
+    cuda_comm_parts(rank->comm, COLLECTIVE_REDUCE, rank->buf, parts, PARTS);
 }
 
 static float reduced_to_root(int rank, size_t i)
@@ -263,7 +263,7 @@ static float reduced_to_root(int rank, size_t i)
 static void broadcast(struct rank *rank)
 {
     fill(rank);
-    cuda_comm_broadcast(rank->comm, rank->buf, parts, PARTS);
+    cuda_comm_parts(rank->comm, COLLECTIVE_BROADCAST, rank->buf, parts, PARTS);
 }
 
 static float from_root(int rank, size_t i)

@@ -25,16 +25,15 @@ struct seen {
     int n, fail_at;
 };
 
-static enum status note(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                        struct err *err)
+static enum status note(void *ctx, const struct journal_record *record, struct err *err)
 {
     struct seen *seen = ctx;
     if (seen->fail_at && seen->n + 1 == seen->fail_at) return err_set(err, STATUS_MISMATCH, "the test fails here");
     if (seen->n == RECORDS_MAX) return STATUS_LIMIT;
-    seen->type[seen->n] = type;
-    seen->first[seen->n] = size ? body[0] : 0;
-    seen->size[seen->n] = size;
-    seen->at[seen->n++] = at;
+    seen->type[seen->n] = record->type;
+    seen->first[seen->n] = record->size ? record->body[0] : 0;
+    seen->size[seen->n] = record->size;
+    seen->at[seen->n++] = record->at;
     return STATUS_OK;
 }
 
@@ -73,11 +72,10 @@ static struct store *new_store(void)
 static struct journal_tail tail; /* of the last recovery */
 static struct seen behind[1];    /* the records in it */
 
-static enum status note_lost(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                             struct err *err)
+static enum status note_lost(void *ctx, const struct journal_record *record, struct err *err)
 {
     (void)ctx;
-    return note(behind, type, at, body, size, err);
+    return note(behind, record, err);
 }
 
 static enum status recover(struct store *store, struct journal *j, struct seen *seen, struct err *err)
@@ -232,9 +230,10 @@ struct counted {
     uint64_t read;
 };
 
-static enum status read_counted(void *ctx, uint64_t offset, void *dst, size_t size, struct err *err)
+static enum status read_counted(const struct journal_source *source, uint64_t offset, void *dst, size_t size,
+                                struct err *err)
 {
-    struct counted *c = ctx;
+    struct counted *c = source->ctx;
     (void)err;
     memcpy(dst, c->bytes + offset, size);
     c->read += size;
@@ -387,10 +386,11 @@ TEST(test_journal_matches_golden_file)
     store_mem_destroy(store);
 }
 
-static enum status read_golden(void *ctx, uint64_t offset, void *dst, size_t size, struct err *err)
+static enum status read_golden(const struct journal_source *source, uint64_t offset, void *dst, size_t size,
+                               struct err *err)
 {
     (void)err;
-    memcpy(dst, (const uint8_t *)ctx + offset, size);
+    memcpy(dst, (const uint8_t *)source->ctx + offset, size);
     return STATUS_OK;
 }
 

@@ -62,11 +62,10 @@ static uint64_t theta, last, model_end; /* model_end: the end of the MODEL recor
 static uint64_t checkpoints[SEGMENTS_MAX];
 static size_t n_checkpoints;
 
-static enum status find_model(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                              struct err *why)
+static enum status find_model(void *ctx, const struct journal_record *record, struct err *why)
 {
-    (void)ctx, (void)body, (void)why;
-    if (type == RECORD_MODEL) model_end = at.offset + size;
+    (void)ctx, (void)why;
+    if (record->type == RECORD_MODEL) model_end = record->at.offset + record->size;
     return STATUS_OK;
 }
 
@@ -77,9 +76,8 @@ static int play_once(void **state)
     rig_join(&rig, 0);
     rig_join(&rig, 1);
     note();
-    struct journal_segment_at at;
     struct journal_source source;
-    if (journal_source_of(&source, &at, rig.store, 0, true, NULL) != STATUS_OK) return -1;
+    if (journal_source_of(&source, rig.store, 0, true, NULL) != STATUS_OK) return -1;
     if (journal_salvage(&source, 0, find_model, NULL, NULL) != STATUS_OK) return -1;
     rig_play(&rig, note);
     theta = rig_theta_hash(&rig);

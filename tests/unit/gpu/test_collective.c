@@ -39,11 +39,11 @@ static enum status reduce_to_owners(struct rank *r, int round)
                                             {.offset = 18, .n = N / 3, .root = round % coll->n_ranks},
                                             {.offset = N / 2, .n = N - N / 2, .root = last}};
     for (size_t i = 0; i < N; i++) r->buf[i] = value(coll->rank, round, i);
-    TRY(coll->ops->start_reduce(coll, r->buf, parts, 3, 7));
+    TRY(coll->ops->start_parts(coll, COLLECTIVE_REDUCE, r->buf, parts, 3, 7));
     collective_wait(coll, 7);
     for (int p = 0; p < 3; p++) /* a rank may discard the other parts */
         if (parts[p].root != coll->rank) memset(r->buf + parts[p].offset, 0xff, parts[p].n * sizeof *r->buf);
-    TRY(coll->ops->start_broadcast(coll, r->buf, parts, 3, 7));
+    TRY(coll->ops->start_parts(coll, COLLECTIVE_BROADCAST, r->buf, parts, 3, 7));
     collective_wait(coll, 7);
     for (size_t i = 0; i < N; i++) {
         bool in = i > 0 && (i < 18 + N / 3 || i >= N / 2);
@@ -64,7 +64,7 @@ static void *rank_sums(void *arg)
     for (int round = 0; round < ROUNDS; round++) {
         for (size_t i = 0; i < N; i++) r->buf[i] = value(coll->rank, round, i);
         size_t n = round == 0 ? 0 : round == 1 ? 1 : round == 2 ? 17 : N;
-        r->status = coll->ops->all_reduce_sum(coll, r->buf, n);
+        r->status = collective_sum(coll, r->buf, n);
         if (r->status != STATUS_OK) return NULL;
         for (size_t i = 0; i < N; i++) {
             float want = i < n ? value(0, round, i) : value(coll->rank, round, i);
@@ -76,7 +76,8 @@ static void *rank_sums(void *arg)
             }
         }
         int root = round % coll->n_ranks;
-        r->status = coll->ops->start_broadcast(coll, r->buf, &(struct collective_part){.n = N, .root = root}, 1, 0);
+        r->status = coll->ops->start_parts(coll, COLLECTIVE_BROADCAST, r->buf,
+                                           &(struct collective_part){.n = N, .root = root}, 1, 0);
         collective_wait(coll, 0);
         if (r->status != STATUS_OK) return NULL;
         r->status = reduce_to_owners(r, round);
@@ -126,7 +127,7 @@ static void test_sums_have_same_bits_on_every_rank(void **state)
 static void *rank_waits(void *arg)
 {
     struct rank *r = arg;
-    r->status = r->coll->ops->all_reduce_sum(r->coll, r->buf, N);
+    r->status = collective_sum(r->coll, r->buf, N);
     return NULL;
 }
 
@@ -146,14 +147,14 @@ static void test_abort_ends_every_wait(void **state)
         pthread_join(ranks[i].thread, NULL);
         assert_int_equal(ranks[i].status, STATUS_CLOSED);
     }
-    assert_int_equal(colls[2].ops->all_reduce_sum(&colls[2], ranks[2].buf, 1), STATUS_CLOSED);
+    assert_int_equal(collective_sum(&colls[2], ranks[2].buf, 1), STATUS_CLOSED);
     close_ranks(ranks, colls, RANKS);
 }
 
 static void *rank_short(void *arg)
 {
     struct rank *r = arg;
-    r->status = r->coll->ops->all_reduce_sum(r->coll, r->buf, r->coll->rank == 1 ? 5 : N);
+    r->status = collective_sum(r->coll, r->buf, r->coll->rank == 1 ? 5 : N);
     return NULL;
 }
 

@@ -169,25 +169,23 @@ TEST(test_other_settings_are_refused)
     rig_close(&rig);
 }
 
-static enum status forge(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
-                         struct err *err)
+static enum status forge(void *ctx, const struct journal_record *record, struct err *err)
 {
     struct journal *to = ctx;
     uint8_t bytes[8192];
     struct update_named named[4];
     struct update u;
-    size_t n = size;
-    (void)at;
-    assert_true(size <= sizeof bytes);
-    memcpy(bytes, body, size);
-    if (type == RECORD_UPDATE) {
-        TRY(update_decode(&u, named, 4, body + RECORD_CLOCK_BYTES, size - RECORD_CLOCK_BYTES));
+    size_t n = record->size;
+    assert_true(n <= sizeof bytes);
+    memcpy(bytes, record->body, n);
+    if (record->type == RECORD_UPDATE) {
+        TRY(update_decode(&u, named, 4, record->body + RECORD_CLOCK_BYTES, n - RECORD_CLOCK_BYTES));
         u.theta_hash ^= 1;
         TRY(update_encode(&u, bytes + RECORD_CLOCK_BYTES, sizeof bytes - RECORD_CLOCK_BYTES, &n));
         n += RECORD_CLOCK_BYTES;
     }
     struct store_part part = {bytes, n};
-    return journal_append(to, type, &part, 1, NULL, err);
+    return journal_append(to, record->type, &part, 1, NULL, err);
 }
 
 /* A forged record of an outer step with valid checksums: recomputing the step detects it. */
