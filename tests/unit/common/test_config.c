@@ -186,28 +186,6 @@ TEST(test_invalid_text_is_refused_with_its_place)
     }
 }
 
-TEST(test_hostile_text_is_refused)
-{
-    static char text[CONFIG_TEXT_MAX + 2];
-    static const char *const openings[] = {"[",  "{", "- ",  "? ",  "{a: ", "&a ", "!a ",  "* ",
-                                           "\"", "'", "|\n", "a: ", "#",    "%",   "---\n"};
-    for (size_t k = 0; k < sizeof openings / sizeof *openings; k++) {
-        size_t n = 0;
-        while (n + 8 < CONFIG_TEXT_MAX) n += (size_t)sprintf(text + n, "%s", openings[k]);
-        enum status status = parse(text);
-        assert_true(status == STATUS_INVALID || !strcmp(openings[k], "#"));
-    }
-    memset(text, ' ', sizeof text);
-    config_defaults(&config, &sources);
-    assert_int_equal(config_parse(&config, &sources, text, CONFIG_TEXT_MAX + 1, "big", CONFIG_FILE, &err),
-                     STATUS_INVALID);
-    assert_message("big: larger than");
-    assert_int_equal(config_parse(&config, &sources, "run: {\0}", 8, "nul", CONFIG_FILE, &err), STATUS_INVALID);
-    assert_message("nul: contains NUL bytes");
-    assert_int_equal(config_parse(&config, &sources, NULL, 0, "none", CONFIG_FILE, NULL), STATUS_OK);
-    assert_int_equal(config_parse(&config, &sources, "a: b", 4, "none", CONFIG_FILE, NULL), STATUS_INVALID);
-}
-
 /* A coordinator cannot set a worker's local keys. */
 TEST(test_shared_text_sets_no_local_key)
 {

@@ -6,28 +6,6 @@
 
 static struct scripted *const s = &scripted;
 
-TEST_WITH(test_nonfinite_delta_is_never_sent, NULL, scripted_teardown)
-{
-    scripted_begin("int8:256");
-    scripted_rounds(1);
-    for (int times = 1; times <= 3; times++) {
-        int before = s->offers;
-        assert_true(scripted_until_training());
-        outer_loop_train_begin(s->loop, s->now);
-        memcpy(s->params, outer_loop_params(s->loop), sizeof s->params);
-        s->params[2500] = times == 2 ? INFINITY : NAN;
-        s->inner[0] = 99;
-        struct outer_result r = {.values = s->params, .tokens = 32, .steps = 4, .loss_sum = 3};
-        assert_int_equal(outer_loop_train_done(s->loop, &r, s->now), STATUS_NONFINITE);
-        assert_true(s->inner[0] == 0);
-        assert_int_equal(s->offers, before);
-        assert_int_equal(s->leaves, times);
-        scripted_check_nothing_lost();
-    }
-    assert_int_equal(outer_loop_want(s->loop), OUTER_FAILED);
-    assert_non_null(strstr(outer_loop_text(s->loop, s->now), "learning_rate"));
-}
-
 /* A delta refused for its finite values does not return with the residual. An accepted round between two refusals
  * restarts their count. */
 TEST_WITH(test_too_large_delta_is_sent_once, NULL, scripted_teardown)

@@ -171,15 +171,6 @@ TEST_WITH(test_status_names_silent_coordinator, NULL, scripted_teardown)
     assert_string_equal(outer_loop_text(s->loop, s->now + 8000000), "the coordinator (no answer for 8 s)");
 }
 
-TEST_WITH(test_permanent_refusal_ends_worker, NULL, scripted_teardown)
-{
-    scripted_begin("int8:256");
-    s->refuse_hello = REFUSE_VERSION;
-    scripted_pass(1000000);
-    assert_int_equal(outer_loop_want(s->loop), OUTER_FAILED);
-    assert_non_null(strstr(outer_loop_text(s->loop, s->now), "refused by the test"));
-}
-
 /* Another coordinator at the address refuses the run of a trained worker: the error does not blame the state. */
 TEST_WITH(test_other_run_at_address_ends_worker, NULL, scripted_teardown)
 {
