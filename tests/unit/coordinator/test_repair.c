@@ -91,9 +91,7 @@ static void keep_copy(void)
 static int play_once(void **state)
 {
     (void)state;
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
+    rig_open_with(&rig, settings, 2, false);
     note();
     struct journal_segment_at at;
     struct journal_source source;
@@ -359,10 +357,7 @@ TEST(test_whole_run_needs_no_repair)
 /* checkpoints/ was deleted by hand while a delta was held: the checkpoint that the start writes is whole. */
 TEST(test_lost_checkpoints_while_a_delta_is_held)
 {
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
-    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_open_with(&rig, settings, 2, true);
     rig_deliver_all(&rig, 2, 0.5f);
     for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
     assert_int_equal(rig_deliver(&rig, 0, 0, 0.25f).type, MSG_CREDIT);
@@ -372,8 +367,7 @@ TEST(test_lost_checkpoints_while_a_delta_is_held)
         uint64_t round;
         if (i == 1 && store_mem_state(rig.store, &round))
             assert_int_equal(rig.store->ops->checkpoint_remove(rig.store, round, &err), STATUS_OK);
-        engine_destroy(rig.engine);
-        rig.engine = NULL;
+        rig_stop(&rig);
         store_mem_crash(rig.store, false, 0);
         start("start without checkpoints");
         assert_int_equal(look().rounds, 1);
@@ -450,9 +444,7 @@ TEST(test_damaged_tail_is_no_incomplete_record)
     uint64_t list[SEGMENTS_MAX];
     size_t size, n;
     int aside = 0, cut = 0, named = 0;
-    rig_open(&rig, ddp);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
+    rig_open_with(&rig, ddp, 2, false);
     rig_play(&rig, note_ddp);
     theta = rig_theta_hash(&rig);
     rig_close(&rig);

@@ -151,14 +151,6 @@ static void answer_all(const struct run *run)
     }
 }
 
-static const struct engine_event_eval *eval_event(void)
-{
-    for (size_t i = rig.n_events; i > 0; i--)
-        if (rig.events[i - 1].kind == ENGINE_EVENT_EVAL) return &rig.events[i - 1].eval;
-    fail_msg("no evaluation");
-    return NULL;
-}
-
 static double true_loss(const struct run *run)
 {
     double sum = 0;
@@ -188,12 +180,13 @@ static void try_forgery(const struct forgery *f, bool external)
         struct run run = {3, external, seed % 3, f, 0.3};
         open_run(&run);
         answer_all(&run);
-        double harm = fabs(eval_event()->val_loss - true_loss(&run));
+        double harm = fabs(rig_last(&rig, ENGINE_EVENT_EVAL, NULL)->eval.val_loss - true_loss(&run));
         bool is_named = named(&run);
         if (!is_named && !(harm <= f->harm + 1e-5)) fail_msg("%s: not named, harm %g", f->name, harm);
         if (is_named && !(harm < 1e-5)) fail_msg("%s: named, harm %g", f->name, harm);
         if (!is_named && f->harm == 0) fail_msg("%s: not named, seed %d", f->name, seed);
-        assert_false(eval_event()->disputed || eval_event()->by_one);
+        assert_false(rig_last(&rig, ENGINE_EVENT_EVAL, NULL)->eval.disputed ||
+                     rig_last(&rig, ENGINE_EVENT_EVAL, NULL)->eval.by_one);
         rig_close(&rig);
     }
 }
@@ -215,7 +208,7 @@ TEST(test_forged_parts_among_two_never_flatter)
             struct run run = {2, false, seed % 2, &forgeries[i], 0.3};
             open_run(&run);
             answer_all(&run);
-            double gain = true_loss(&run) - eval_event()->val_loss;
+            double gain = true_loss(&run) - rig_last(&rig, ENGINE_EVENT_EVAL, NULL)->eval.val_loss;
             if (!(gain < 1e-2)) fail_msg("%s: the loss is %g too low", forgeries[i].name, gain);
             const struct change *c = forgeries[i].changes;
             bool proven = c->step == ONE && (c->plus >= whole_lie || isnan(c->times));
@@ -236,8 +229,8 @@ TEST(test_honest_workers_are_never_named)
             open_run(&run);
             answer_all(&run);
             assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 0);
-            assert_true(fabs(eval_event()->val_loss - true_loss(&run)) < 1e-4);
-            assert_false(eval_event()->by_one);
+            assert_true(fabs(rig_last(&rig, ENGINE_EVENT_EVAL, NULL)->eval.val_loss - true_loss(&run)) < 1e-4);
+            assert_false(rig_last(&rig, ENGINE_EVENT_EVAL, NULL)->eval.by_one);
             rig_close(&rig);
         }
 }

@@ -69,18 +69,10 @@ static void expect_welcome(int worker, const struct side *s)
     rig_expect(&rig, worker, MSG_WELCOME, &m);
 }
 
-static void expect_refusal(int worker, uint16_t code, const char *words)
-{
-    struct msg m;
-    rig_expect(&rig, worker, MSG_REFUSE, &m);
-    if (m.refuse.code != code || !strstr(m.refuse.text, words))
-        fail_msg("refused with %u: %s", m.refuse.code, m.refuse.text);
-}
-
 static void refuse_join(int worker, const struct side *s, const char *words)
 {
     say_join(worker, s);
-    expect_refusal(worker, REFUSE_LAYOUT, words);
+    rig_refused(&rig, worker, REFUSE_LAYOUT, words);
 }
 
 TEST(test_other_base_is_refused)
@@ -136,17 +128,17 @@ TEST(test_malformed_first_list_is_refused)
     side_init(&bad, N);
     bad.size--;
     say_join(0, &bad);
-    expect_refusal(0, REFUSE_MALFORMED, "the list of frozen tensors of 'worker-0' is malformed");
+    rig_refused(&rig, 0, REFUSE_MALFORMED, "the list of frozen tensors of 'worker-0' is malformed");
     side_init(&bad, N);
     snprintf(bad.t[2].name, sizeof bad.t[2].name, "%s", rig.layout.tensors[0].name);
     encode(&bad);
     say_join(0, &bad);
-    expect_refusal(0, REFUSE_MALFORMED, "the list of frozen tensors of 'worker-0' is malformed");
+    rig_refused(&rig, 0, REFUSE_MALFORMED, "the list of frozen tensors of 'worker-0' is malformed");
     side_init(&bad, N);
     bad.t[2].bytes = UINT64_MAX;
     encode(&bad);
     say_join(0, &bad);
-    expect_refusal(0, REFUSE_MALFORMED, "the list of frozen tensors of 'worker-0' is malformed");
+    rig_refused(&rig, 0, REFUSE_MALFORMED, "the list of frozen tensors of 'worker-0' is malformed");
     assert_null(engine_theta(rig.engine));
     rig_close(&rig);
 }
@@ -338,10 +330,10 @@ TEST(test_false_frozen_files_are_refused)
         told.whole = lie != 1;
         say_join(0, &told);
         send_object(0, upload_of(0));
-        expect_refusal(0, REFUSE_LAYOUT,
-                       lie < 2    ? "the sizes of its files do not fit its layout"
-                       : lie == 2 ? "tensor 'case.weight' is not one of the worker's list"
-                                  : "frozen.safetensors has 3 tensors instead of 1");
+        rig_refused(&rig, 0, REFUSE_LAYOUT,
+                    lie < 2    ? "the sizes of its files do not fit its layout"
+                    : lie == 2 ? "tensor 'case.weight' is not one of the worker's list"
+                               : "frozen.safetensors has 3 tensors instead of 1");
         assert_false(file_exists(tmpdir_path("init")));
         assert_null(engine_theta(rig.engine));
         side_init(&told, N); /* the next worker may try */
@@ -378,7 +370,7 @@ TEST(test_frozen_file_is_limited_by_its_list)
     say_join(0, &s);
     uint64_t id = upload_of(0);
     send_head(id, 100, frozen_file_most(&s.list) + 1);
-    expect_refusal(0, REFUSE_LAYOUT, "the sizes of its files do not fit its layout");
+    rig_refused(&rig, 0, REFUSE_LAYOUT, "the sizes of its files do not fit its layout");
     close_run();
 }
 
@@ -394,7 +386,7 @@ TEST(test_upload_must_fit_the_disk)
     say_join(0, &s);
     uint64_t id = upload_of(0);
     send_head(id, 100, s.t[2].bytes);
-    expect_refusal(0, REFUSE_LAYOUT, "the initial model of 'worker-0' is refused: it has 5.5 TB, and the first");
+    rig_refused(&rig, 0, REFUSE_LAYOUT, "the initial model of 'worker-0' is refused: it has 5.5 TB, and the first");
     close_run();
 }
 

@@ -90,14 +90,6 @@ static void expect_theta(void)
     assert_memory_equal(run, theta, sizeof theta);
 }
 
-static void expect_refused(int worker, const char *text)
-{
-    struct msg m;
-    rig_expect(&rig, worker, MSG_REFUSE, &m);
-    if (!strstr(m.refuse.text, text)) fail_msg("\"%s\" does not contain \"%s\"", m.refuse.text, text);
-    assert_int_equal(m.refuse.code, REFUSE_LAYOUT);
-}
-
 static bool exists(const char *name)
 {
     return file_exists(tmpdir_path(name));
@@ -279,7 +271,7 @@ TEST(test_hostile_heads_are_refused)
             head.files[k].size = cases[i].sizes[k];
         }
         upload_head(&head);
-        expect_refused(0, cases[i].why);
+        rig_refused(&rig, 0, REFUSE_LAYOUT, cases[i].why);
         make_object(); /* the next worker may try */
         rig_say_join(&rig, 1);
         send_all(1, uploads(1).upload, 0, 1000);
@@ -298,7 +290,7 @@ TEST(test_damaged_heads_are_refused)
         if (i % 2) object[i / 2] ^= 0x41;
         size_t n = i % 2 ? 600 : i / 2 + 1; /* damaged, or not whole */
         send_bytes(rig.workers[0].bulk, u.upload, 0, n);
-        expect_refused(0, "the list of its files");
+        rig_refused(&rig, 0, REFUSE_LAYOUT, "the list of its files");
     }
     assert_null(engine_theta(rig.engine));
     close_run();
@@ -318,7 +310,7 @@ TEST(test_false_models_are_refused)
         if (lie == 1) memcpy(at, "\"shape\":[4,8]", strlen(json));
         if (lie == 2) memset(object + object_size - 4, 0xff, 4); /* NaN */
         send_all(0, u.upload, 0, 1000);
-        expect_refused(0, lie == 2 ? "NaN or infinity" : lie ? "has shape" : "tensor_9");
+        rig_refused(&rig, 0, REFUSE_LAYOUT, lie == 2 ? "NaN or infinity" : lie ? "has shape" : "tensor_9");
         assert_false(exists("init"));
         assert_null(engine_theta(rig.engine));
         make_object();

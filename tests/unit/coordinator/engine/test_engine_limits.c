@@ -27,9 +27,7 @@ static void count_lines(void *ctx, enum log_level level, const char *line)
 static void open_rig(void)
 {
     const char *settings[] = {"coordinator.min_workers=2", "train.max_steps=40", NULL};
-    rig_open(&rig, settings);
-    for (int i = 0; i < 2; i++) rig_join(&rig, i);
-    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_open_with(&rig, settings, 2, true);
     rig_forget(&rig);
 }
 

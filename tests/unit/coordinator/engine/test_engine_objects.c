@@ -20,9 +20,7 @@ TEST(test_updates_are_kept_for_workers_behind)
     struct msg m;
     uint64_t list[64];
     size_t n;
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
+    rig_open_with(&rig, settings, 2, false);
     for (int round = 0; round < 4; round++) {
         for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
         for (int i = 0; i < 2; i++)
@@ -94,10 +92,7 @@ TEST(test_updates_are_not_kept_for_late_worker)
                               "coordinator.quorum=1", "train.max_steps=200", NULL};
     uint8_t object[8192];
     struct msg m;
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
-    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_open_with(&rig, settings, 2, true);
     rig_deliver_all(&rig, 2, 1); /* once in time */
     for (int round = 0; round < 6; round++) {
         round_without_late_worker(true);
@@ -152,8 +147,7 @@ TEST(test_late_joiner_gets_fresh_snapshot)
 {
     const char *settings[] = {"checkpoint.every=100", "train.max_steps=100", NULL};
     struct msg m;
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
+    rig_open_with(&rig, settings, 1, false);
     play_rounds(5);
     rig_assigned(&rig, 0);
     assert_int_equal(rig_deliver(&rig, 0, 0, 1).type,
@@ -176,8 +170,7 @@ TEST(test_late_joiner_gets_fresh_snapshot)
     assert_int_equal(store_mem_counts(rig.store).spooled, spooled);
     rig_close(&rig);
     /* A worker that still loads it keeps it. After that a new one replaces it, and the old one is gone. */
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
+    rig_open_with(&rig, settings, 1, false);
     play_rounds(3);
     rig_join(&rig, 1);
     rig_beat(&rig, 1, WORKER_CATCHING_UP);
@@ -206,8 +199,7 @@ TEST(test_small_updates_need_no_fresh_snapshot)
 {
     const char *settings[] = {"checkpoint.every=100", "train.max_steps=100", "codec.up=int8:16", "codec.down=int8:16",
                               NULL};
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
+    rig_open_with(&rig, settings, 1, false);
     play_rounds(1);
     rig_join(&rig, 1);
     assert_int_equal(rig.workers[1].versions[0], 0);
@@ -237,8 +229,7 @@ static enum status stays(struct store *s, uint64_t number, struct err *err)
 TEST(test_undeletable_files_do_not_stop_run)
 {
     const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=1", "train.max_steps=20", NULL};
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
+    rig_open_with(&rig, settings, 1, false);
     const struct store_ops *ops = rig.store->ops;
     struct store_ops refusing = *ops;
     refusing.checkpoint_remove = stays;
@@ -274,8 +265,7 @@ TEST(test_updates_are_kept_for_older_states)
                               "train.max_steps=40", NULL};
     uint64_t list[64];
     size_t n;
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
+    rig_open_with(&rig, settings, 1, false);
     for (uint64_t round = 0; round < 8; round++) {
         rig_assigned(&rig, 0);
         for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 0, f, 1).type, MSG_CREDIT);
