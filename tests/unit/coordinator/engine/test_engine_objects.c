@@ -11,54 +11,6 @@
 
 static struct rig rig;
 
-/* Checkpoints beyond `keep` are deleted, but never an update that a worker still has to apply. */
-TEST(test_updates_are_kept_for_workers_behind)
-{
-    const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=1", "coordinator.min_workers=2",
-                              "train.max_steps=20", NULL};
-    uint8_t object[8192];
-    struct msg m;
-    uint64_t list[64];
-    size_t n;
-    rig_open_with(&rig, settings, 2, false);
-    for (int round = 0; round < 4; round++) {
-        for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
-        for (int i = 0; i < 2; i++)
-            for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, i, f, 1).type, MSG_CREDIT);
-        rig_catch_up(&rig, 0); /* worker-1 only reports that it waits, at its old version */
-        rig_beat(&rig, 1, WORKER_WAITING);
-    }
-    for (uint64_t v = 1; v <= 4; v++) assert_true(rig_get(&rig, 1, OBJECT_UPDATE, 0, v, object, sizeof object) > 0);
-    rig_catch_up(&rig, 1);
-    /* The update that a worker killed now would start with stays, too: its state was saved before version 4. */
-    assert_int_equal(rig.store->ops->checkpoint_list(rig.store, list, 64, &n, NULL), STATUS_OK);
-    assert_int_equal(n, 2);
-    assert_int_equal(list[0], 3);
-    assert_true(rig_get(&rig, 1, OBJECT_UPDATE, 0, 4, object, sizeof object) > 0);
-    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
-    assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
-    assert_int_equal(rig_deliver(&rig, 0, 1, 1).type, MSG_CREDIT);
-    assert_int_equal(rig_deliver(&rig, 1, 0, 1).type, MSG_CREDIT);
-    for (int i = 0; i < 2; i++) rig_beat(&rig, i, WORKER_WAITING);
-    assert_int_equal(rig.store->ops->checkpoint_list(rig.store, list, 64, &n, NULL), STATUS_OK);
-    assert_int_equal(n, 2);
-    assert_int_equal(rig_deliver(&rig, 1, 1, 1).type, MSG_CREDIT); /* its last delta: saved since version 4 */
-    for (int i = 0; i < 2; i++) rig_catch_up(&rig, i);
-    assert_int_equal(rig.store->ops->checkpoint_list(rig.store, list, 64, &n, NULL), STATUS_OK);
-    assert_int_equal(n, 2);
-    assert_int_equal(list[0], 4);
-    assert_int_equal(list[1], 5);
-    assert_int_equal(rig.store->ops->segment_list(rig.store, list, 64, &n, NULL), STATUS_OK);
-    assert_int_equal(n, 2);
-    assert_int_equal(rig_get(&rig, 1, OBJECT_UPDATE, 0, 4, object, sizeof object), 0);
-    rig_expect(&rig, 1, MSG_REFUSE, &m);
-    assert_int_equal(m.refuse.code, REFUSE_GONE);
-    assert_int_equal(rig_get(&rig, 1, OBJECT_SNAPSHOT, 0, 3, object, sizeof object), 0);
-    rig_expect(&rig, 1, MSG_REFUSE, &m);
-    assert_int_equal(m.refuse.code, REFUSE_GONE);
-    rig_close(&rig);
-}
-
 static size_t listed(store_list_fn list)
 {
     uint64_t *numbers;
