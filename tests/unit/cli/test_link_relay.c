@@ -1,5 +1,5 @@
-/* The emulated link: it loses no bytes and follows its commands. Its rate and delay are measured by
- * tests/e2e/link/test_e2e_probe.sh, its arithmetic is in test_link_line. */
+/* The emulated link: it loses no bytes, shares its rate, and follows its commands. Rate and delay are measured by
+ * tests/e2e/link/test_e2e_probe.sh; their arithmetic is in test_link_line. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -173,6 +173,47 @@ TEST(test_link_carries_all_bytes_both_ways)
  * upper bound is enough. */
 enum { TRIALS = 20 };
 
+static double round_trip(const int fds[2])
+{
+    uint64_t start_us = clock_monotonic_us();
+    assert_int_equal(send(fds[0], "x", 1, 0), 1);
+    assert_int_equal(read_whole(fds[1], got, 1), 1);
+    assert_int_equal(send(fds[1], "y", 1, 0), 1);
+    assert_int_equal(read_whole(fds[0], got, 1), 1);
+    return (double)(clock_monotonic_us() - start_us) / 1e6;
+}
+
+/* Returns the seconds that a small message takes beside a large transfer on another connection. */
+static double beside_large_transfer(struct setup *s)
+{
+    int a[2], b[2];
+    pair(s, a);
+    pair(s, b);
+    struct job job = {a[0], MEGA};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, send_whole, &job), 0);
+    usleep(100 * 1000);
+    uint64_t start_us = clock_monotonic_us();
+    assert_int_equal(send(b[0], "urgent", 6, 0), 6);
+    assert_int_equal(read_whole(b[1], got, 6), 6);
+    double t = (double)(clock_monotonic_us() - start_us) / 1e6;
+    assert_int_equal(read_whole(a[1], got, MEGA), MEGA);
+    pthread_join(thread, NULL);
+    close_pair(a);
+    close_pair(b);
+    return t;
+}
+
+/* Two connections share the link; the small message does not wait for the whole large transfer of 400 ms. */
+TEST(test_connections_share_link)
+{
+    struct setup *s = start("20mbit");
+    double t = beside_large_transfer(s);
+    for (int i = 1; i < TRIALS && t > 0.2; i++) t = beside_large_transfer(s);
+    if (t > 0.2) fail_msg("a small message waited %.3f s behind a large transfer", t);
+    stop(s);
+}
+
 /* Returns whether no byte arrives for 300 ms. If one does, the link had not read the command yet, and gets it again. */
 static bool stalls(struct setup *s, const int fds[2], int trial)
 {
@@ -206,6 +247,48 @@ TEST(test_stall_delays_all_bytes)
     for (int i = 0; i < TRIALS && !still; i++) still = stalls(s, a, i);
     assert_true(still);
     close_pair(a);
+    stop(s);
+}
+
+/* Outages count from the start of the relay. The link carries bytes before and after them. */
+TEST(test_outage_stops_all_bytes)
+{
+    bool stopped = false;
+    for (int i = 0; i < TRIALS && !stopped; i++) {
+        uint64_t before_us = clock_monotonic_us();
+        struct setup *s = start("rtt=2ms,outage=300ms+400ms");
+        int a[2];
+        pair(s, a);
+        double early = round_trip(a);
+        uint64_t passed_us = clock_monotonic_us() - before_us;
+        if (passed_us < 250 * 1000) { /* otherwise this machine is too busy to tell */
+            assert_true(early < 0.25);
+            usleep((useconds_t)(350 * 1000 - passed_us));
+            double during = round_trip(a);
+            stopped = during > 0.2 && during < 2;
+            /* The outage ends 700 ms after the start of the relay, which is after before_us. */
+            assert_true(!stopped || clock_monotonic_us() - before_us >= 700 * 1000);
+        }
+        close_pair(a);
+        stop(s);
+    }
+    assert_true(stopped);
+}
+
+/* Closing a socket with unread bytes resets the connection; the sent bytes arrive before the reset. */
+TEST(test_bytes_arrive_before_reset)
+{
+    struct setup *s = start("rtt=100ms");
+    int a[2];
+    pair(s, a);
+    assert_int_equal(send(a[1], "unread", 6, 0), 6);
+    assert_int_equal(recv(a[0], got, 1, MSG_PEEK), 1); /* the byte has arrived */
+    assert_int_equal(send(a[0], "farewell", 8, 0), 8);
+    close(a[0]);
+    assert_int_equal(read_whole(a[1], got, 8), 8);
+    assert_memory_equal(got, "farewell", 8);
+    assert_int_equal(recv(a[1], got, 1, 0), -1);
+    close(a[1]);
     stop(s);
 }
 
