@@ -242,20 +242,6 @@ TEST_WITH(test_run_of_ddp_is_refused, tmpdir_make, stop)
     atoll_close(a);
 }
 
-TEST_WITH(test_other_data_is_refused, tmpdir_make, stop)
-{
-    struct atoll *other;
-    api_rig_start("log: {level: info}");
-    struct atoll *a = open_worker(0, "w0");
-    api_rig_wait(a, ATOLL_TRAIN);
-    struct atoll_options options = api_rig_options(1, "w1");
-    options.train.hash++;
-    assert_int_equal(atoll_open(&other, &options, &error), ATOLL_OK);
-    api_rig_fails(other, ATOLL_REFUSED, "the training data of 'w1' differs from the run's");
-    atoll_close(other);
-    atoll_close(a);
-}
-
 /* --- faults ------------------------------------------------------------------------------------------------------- */
 
 static uint64_t counter, resets;

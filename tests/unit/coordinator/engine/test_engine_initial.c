@@ -95,43 +95,6 @@ static bool exists(const char *name)
     return file_exists(tmpdir_path(name));
 }
 
-TEST(test_first_worker_uploads)
-{
-    static const size_t steps[] = {700, 1000, 1 << 16};
-    for (size_t i = 0; i < 3; i++) {
-        struct msg m;
-        void *text;
-        size_t size;
-        char waits[WIRE_TEXT_MAX];
-        open_run();
-        rig_say_join(&rig, 0);
-        struct msg_upload u = uploads(0);
-        assert_true(u.upload && !u.have && u.upto >= object_size);
-        rig_expect_none(&rig, 0, MSG_WELCOME);
-        assert_non_null(
-            strstr(engine_waiting(rig.engine, waits, sizeof waits), "initial model, which worker-0 uploads"));
-        assert_false(exists("init"));
-        send_all(0, u.upload, 0, steps[i]);
-        rig_expect(&rig, 0, MSG_WELCOME, &m);
-        for (uint32_t f = 0; f < rig.layout.n_fragments; f++) {
-            const struct fragment *fragment = &rig.layout.fragments[f];
-            assert_true(m.welcome.snapshot[f].hash == hash_floats(NULL, theta + fragment->offset, fragment->count));
-        }
-        expect_theta();
-        assert_int_equal(file_read(tmpdir_path("init/config.json"), 100, &text, &size, NULL), STATUS_OK);
-        assert_memory_equal(text, files[0].data, files[0].size);
-        mem_free(text);
-        assert_true(exists("init/tokenizer.json") && exists("init/model.safetensors") && !exists("init.tmp"));
-        send_all(0, u.upload, 0, 1000); /* late repetitions */
-        rig_join(&rig, 1);              /* the others just join */
-        rig_restart(&rig, true, i);
-        expect_theta();
-        rig_join(&rig, 1);
-        rig_assigned(&rig, 1);
-        close_run();
-    }
-}
-
 /* Lost, repeated and reordered chunks; a repeated JOIN says where to go on. */
 TEST(test_upload_survives_losses)
 {
@@ -157,24 +120,6 @@ TEST(test_upload_survives_losses)
         have = now.have;
     }
     rig_expect(&rig, 0, MSG_WELCOME, &m);
-    expect_theta();
-    close_run();
-}
-
-TEST(test_restart_begins_upload_again)
-{
-    open_run();
-    rig_say_join(&rig, 0);
-    struct msg_upload u = uploads(0), again;
-    send_bytes(rig.workers[0].bulk, u.upload, 0, 500);
-    assert_true(exists("init.tmp"));
-    rig_restart(&rig, true, 1);
-    assert_false(exists("init.tmp"));
-    send_bytes(rig.workers[0].bulk, u.upload, 500, 100); /* nothing listens to the old upload */
-    rig_say_join(&rig, 0);
-    again = uploads(0);
-    assert_true(again.upload != u.upload && !again.have);
-    send_all(0, again.upload, 0, 1000);
     expect_theta();
     close_run();
 }
@@ -278,22 +223,6 @@ TEST(test_hostile_heads_are_refused)
         expect_theta();
         close_run();
     }
-}
-
-TEST(test_damaged_heads_are_refused)
-{
-    open_run();
-    for (size_t i = 0; i < 80; i++) {
-        rig_say_join(&rig, 0);
-        struct msg_upload u = uploads(0);
-        make_object();
-        if (i % 2) object[i / 2] ^= 0x41;
-        size_t n = i % 2 ? 600 : i / 2 + 1; /* damaged, or not whole */
-        send_bytes(rig.workers[0].bulk, u.upload, 0, n);
-        rig_refused(&rig, 0, REFUSE_LAYOUT, "the list of its files");
-    }
-    assert_null(engine_theta(rig.engine));
-    close_run();
 }
 
 /* Whole uploads that do not hold the layout's tensors, or NaN. */
