@@ -128,6 +128,24 @@ TEST(test_upload_survives_losses)
     close_run();
 }
 
+TEST(test_restart_begins_upload_again)
+{
+    open_run();
+    rig_say_join(&rig, 0);
+    struct msg_upload u = uploads(0), again;
+    send_bytes(rig.workers[0].bulk, u.upload, 0, 500);
+    assert_true(exists("init.tmp"));
+    rig_restart(&rig, true, 1);
+    assert_false(exists("init.tmp"));
+    send_bytes(rig.workers[0].bulk, u.upload, 500, 100); /* nothing listens to the old upload */
+    rig_say_join(&rig, 0);
+    again = uploads(0);
+    assert_true(again.upload != u.upload && !again.have);
+    send_all(0, again.upload, 0, 1000);
+    expect_theta();
+    close_run();
+}
+
 /* The coordinator ends between the rename of RUN/init and the journal's record: the folder is used. */
 TEST(test_folder_without_record_is_used)
 {
