@@ -1,5 +1,5 @@
-/* Relayed updates on their way to workers. A worker downloads the other workers' deltas and keeps its own, under any
- * crash or loss.
+/* Relayed updates on their way to workers. A worker downloads the other workers' deltas and keeps its own; if that is
+ * damaged or missing, it downloads it, too. Crashes are in test_sim_faults and test_sim_random.
  * SIM_TRACE=1 prints every event. ctest: timeout=180 */
 
 #include "tests/lib/sim/sim_rig.h"
@@ -72,45 +72,7 @@ static uint64_t run_with_event(uint64_t seed, struct event *e)
     return counts.own_bytes;
 }
 
-TEST(test_own_delta_is_not_sent_back)
-{
-    for (int n = 1; n <= WORKERS; n++) {
-        struct sim_cluster_setup setup = {.seed = 31, .n_workers = n, .config = relay, .scale = 30};
-        const char *config[16];
-        char seats[40];
-        size_t i = 0;
-        for (; relay[i]; i++) config[i] = relay[i];
-        snprintf(seats, sizeof seats, "coordinator.min_workers=%d", n);
-        config[i] = seats;
-        config[i + 1] = NULL;
-        setup.config = config;
-        uint64_t theta;
-        struct sim_check_counts counts = run(&setup, NULL, &theta);
-        assert_int_equal(counts.own_bytes, 0);
-    }
-}
-
 /* ---- the worker's payload is lost or damaged --------------------------------------------------------------------- */
-
-static bool is_delivered(const struct msg *m)
-{
-    return m->credit.have == m->credit.upto && m->credit.fragment == 0 && m->credit.round == 2;
-}
-
-static int kill_worker(struct event *e, const struct msg *m)
-{
-    (void)m;
-    sim_cluster_kill_at(e->c, sim_net_now(e->c->net), e->client, false);
-    sim_cluster_start_at(e->c, sim_net_now(e->c->net) + 3000000, e->client);
-    return 0;
-}
-
-TEST(test_worker_killed_after_delivery_ends_at_same_theta)
-{
-    struct event e = {
-        .type = MSG_CREDIT, .client = 1, .to_client = true, .picks = is_delivered, .left = 1, .act = kill_worker};
-    run_with_event(32, &e); /* the run ends at the same theta, with or without the delta in the saved state */
-}
 
 static bool first_piece(const struct msg *m)
 {
@@ -166,26 +128,7 @@ TEST(test_missing_payload_is_downloaded)
     sim_rig_done(c);
 }
 
-/* ---- the coordinator is killed, chunks get lost ------------------------------------------------------------------ */
-
-static int kill_coordinator(struct event *e, const struct msg *m)
-{
-    (void)m;
-    sim_cluster_kill_at(e->c, sim_net_now(e->c->net), SIM_NET_LISTENER, true);
-    sim_cluster_start_at(e->c, sim_net_now(e->c->net) + 300000, SIM_NET_LISTENER);
-    return 0;
-}
-
-/* The restarted coordinator knows no session. It sends every byte, and the workers accept them. */
-TEST(test_restarted_coordinator_sends_every_byte)
-{
-    struct event delivered = {
-        .type = MSG_CREDIT, .client = 0, .to_client = true, .picks = is_delivered, .left = 1, .act = kill_coordinator};
-    struct event sending = {
-        .type = MSG_CHUNK, .client = 0, .to_client = true, .picks = first_piece, .left = 1, .act = kill_coordinator};
-    run_with_event(35, &delivered);
-    run_with_event(36, &sending);
-}
+/* ---- chunks get lost --------------------------------------------------------------------------------------------- */
 
 static bool update_piece(const struct msg *m)
 {
@@ -211,58 +154,6 @@ TEST(test_lost_piece_is_sent_again_without_own_delta)
                               .act = lose};
             assert_int_equal(run_with_event(37, &e), 0);
         }
-}
-
-/* ---- an update without the worker's delta ------------------------------------------------------------------------ */
-
-static bool chunk_of_round_three(const struct msg *m)
-{
-    return m->chunk.kind == OBJECT_DELTA && m->chunk.key >= 2;
-}
-
-static int cut_off(struct event *e, const struct msg *m)
-{
-    (void)m;
-    sim_net_partition(e->c->net, e->client, true);
-    return 0;
-}
-
-static bool four_rounds(struct sim_cluster *c, void *ctx)
-{
-    struct engine_summary summary;
-    (void)ctx;
-    if (!c->engine) return false;
-    engine_summary(c->engine, &summary);
-    return summary.rounds >= 4;
-}
-
-/* A quorum closes the round without the third worker. That worker downloads all bytes of the other deltas and
- * continues. */
-TEST(test_worker_outside_quorum_gets_whole_update)
-{
-    const char *config[] = {"train.method=local-sgd",
-                            "train.max_steps=30",
-                            "train.sync_every=3",
-                            "train.fragments=2",
-                            "codec.up=int8:16",
-                            "codec.down=relay",
-                            "train.eval_every=0",
-                            "coordinator.min_workers=3",
-                            "coordinator.quorum=2",
-                            "coordinator.evict_after_s=1000",
-                            NULL};
-    struct sim_cluster_setup setup = {.seed = 38, .n_workers = WORKERS, .config = config, .scale = 30};
-    struct sim_cluster *c = sim_rig_cluster(&setup);
-    struct event e = {.c = c, .type = MSG_CHUNK, .client = 2, .picks = chunk_of_round_three, .left = 1, .act = cut_off};
-    sim_check_script(c->check, on_message, &e);
-    sim_rig_start(c, WORKERS);
-    assert_true(sim_rig_until(c, 1000, four_rounds, NULL));
-    sim_net_partition(c->net, 2, false);
-    assert_true(sim_rig_ends(c, 1000));
-    assert_int_equal(e.happened, 1);
-    assert_int_equal(sim_check_counts(c->check).own_bytes, 0);
-    assert_int_equal(c->workers[2].last_want, OUTER_DONE);
-    sim_rig_done(c);
 }
 
 TEST_MAIN(NULL, NULL)

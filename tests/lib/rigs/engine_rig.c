@@ -515,3 +515,70 @@ void rig_say_join(struct rig *r, int worker)
     rig_join_message(r, worker, false, &m);
     rig_say(r, r->workers[worker].control, &m);
 }
+
+void rig_open_with(struct rig *r, const char *const *settings, int n_workers, bool assigned)
+{
+    rig_open(r, settings);
+    for (int i = 0; i < n_workers; i++) rig_join(r, i);
+    for (int i = 0; i < n_workers && assigned; i++) rig_assigned(r, i);
+}
+
+void rig_leave(struct rig *r, int worker)
+{
+    struct msg m = {.type = MSG_LEAVE, .leave.session = r->workers[worker].session};
+    rig_say(r, r->workers[worker].control, &m);
+}
+
+void rig_stop(struct rig *r)
+{
+    engine_destroy(r->engine);
+    r->engine = NULL;
+}
+
+void rig_start_fails(struct rig *r, enum status status, const char *words)
+{
+    struct err err = {0};
+    assert_int_equal(rig_start(r, &err), status);
+    if (!strstr(err.msg, words)) fail_msg("%s", err.msg);
+    r->engine = NULL;
+}
+
+const struct engine_event *rig_last(const struct rig *r, enum engine_event_kind kind, const char **text)
+{
+    for (size_t i = r->n_events; i-- > 0;) {
+        if (r->events[i].kind != kind) continue;
+        if (text) *text = r->event_text[i];
+        return &r->events[i];
+    }
+    fail_msg("no event of kind %d", (int)kind);
+    return NULL;
+}
+
+bool rig_faults(const struct rig *r, const char *a, const char *b)
+{
+    for (size_t i = 0; i < r->n_events; i++)
+        if (r->events[i].kind == ENGINE_EVENT_FAULT && strstr(r->event_text[i], a) && strstr(r->event_text[i], b))
+            return true;
+    return false;
+}
+
+void rig_refused(struct rig *r, int worker, uint16_t code, const char *words)
+{
+    struct msg m;
+    rig_expect(r, worker, MSG_REFUSE, &m);
+    if (m.refuse.code != code || !strstr(m.refuse.text, words) || strchr(m.refuse.text, '\n'))
+        fail_msg("refused with %u: %s", m.refuse.code, m.refuse.text);
+}
+
+const char *rig_waiting(const struct rig *r)
+{
+    static char text[WIRE_TEXT_MAX];
+    return engine_waiting(r->engine, text, sizeof text);
+}
+
+const char *rig_status(const struct rig *r)
+{
+    static char json[1 << 16];
+    assert_true(engine_status_json(r->engine, json, sizeof json) > 0);
+    return json;
+}

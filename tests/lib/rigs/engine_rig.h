@@ -89,6 +89,9 @@ void rig_close_on(struct rig *r);
 void rig_restart(struct rig *r, bool power, uint64_t draw);
 /* Create an engine and return its status. */
 enum status rig_start(struct rig *r, struct err *err);
+void rig_stop(struct rig *r);
+/* rig_start must fail with a line that contains `words`. */
+void rig_start_fails(struct rig *r, enum status status, const char *words);
 
 void rig_say(struct rig *r, uint64_t peer, const struct msg *m);
 void rig_wait(struct rig *r, uint64_t us); /* let time pass, ticks included */
@@ -98,6 +101,15 @@ void rig_expect(struct rig *r, int worker, enum msg_type type, struct msg *m);
 void rig_expect_none(struct rig *r, int worker, enum msg_type type);
 void rig_forget(struct rig *r); /* empties the outbox */
 int rig_events(const struct rig *r, enum engine_event_kind kind);
+/* The newest event of this kind, and its text (or NULL); fails the test if there is none. */
+const struct engine_event *rig_last(const struct rig *r, enum engine_event_kind kind, const char **text);
+/* A FAULT contains both texts. */
+bool rig_faults(const struct rig *r, const char *a, const char *b);
+/* Takes a REFUSE to this worker; its text, one line, contains `words`. */
+void rig_refused(struct rig *r, int worker, uint16_t code, const char *words);
+/* What the run waits for, and its status. */
+const char *rig_waiting(const struct rig *r);
+const char *rig_status(const struct rig *r);
 
 void rig_hello(struct rig *r, int worker);
 /* Send JOIN with the held versions, or none; asserts no answer. */
@@ -106,6 +118,9 @@ void rig_join_message(struct rig *r, int worker, bool holds, struct msg *m);
 void rig_say_join(struct rig *r, int worker);
 /* HELLO, JOIN, BIND, READY heartbeat; fails the test if the worker is refused. */
 void rig_join(struct rig *r, int worker);
+/* Open a run, which workers 0 to n - 1 join; with `assigned`, each takes its first task. */
+void rig_open_with(struct rig *r, const char *const *settings, int n_workers, bool assigned);
+void rig_leave(struct rig *r, int worker);
 void rig_beat(struct rig *r, int worker, enum worker_state state);
 /* Take the newest ASSIGN; fails the test if there is none. */
 void rig_assigned(struct rig *r, int worker);

@@ -178,29 +178,6 @@ TEST(test_answer_is_printed)
     release(lock);
 }
 
-/* The address of a killed coordinator: another run answers there now. */
-TEST(test_answer_of_other_run_is_refused)
-{
-    char json[] = "{\"run\": \"runB\", \"run_id\": \"00112233445566778899aabbccddeeff\", \"round\": 7}";
-    begin(&(struct msg){.type = MSG_STATUS_REPLY, .status_reply.json = json}, 0);
-    tmpdir_put("address", server.address);
-    assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE); /* a folder of an older version has no run id */
-    tmpdir_put("run_id", "00112233445566778899aabbccddeeff\n");
-    assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
-    tmpdir_put("run_id", "ff112233445566778899aabbccddeeff\n");
-    fails(tmpdir, "--json", EXIT_FAILED, "is not running: its address tcp://127.0.0.1:");
-    assert_non_null(strstr(errors, "now serves another run, runB"));
-    assert_int_equal(status_of(server.address, "--json"), EXIT_DONE);
-    tmpdir_put("summary.json", "{\"round\": 8}"); /* the run is over: no request is sent */
-    assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
-    expect_finished();
-    assert_string_equal(errors, "");
-    end();
-    tmpdir_take("summary.json");
-    tmpdir_take("run_id");
-    tmpdir_take("address");
-}
-
 TEST(test_refusal_is_printed)
 {
     FILE *lock = hold_lock();

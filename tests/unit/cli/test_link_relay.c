@@ -1,4 +1,5 @@
-/* The emulated link: it loses no bytes, is never faster than its settings, and follows its commands. */
+/* The emulated link: it loses no bytes, shares its rate, and follows its commands. Rate and delay are measured by
+ * tests/e2e/link/test_e2e_probe.sh; their arithmetic is in test_link_line. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -180,35 +181,6 @@ static double round_trip(const int fds[2])
     assert_int_equal(send(fds[1], "y", 1, 0), 1);
     assert_int_equal(read_whole(fds[0], got, 1), 1);
     return (double)(clock_monotonic_us() - start_us) / 1e6;
-}
-
-/* Measures 1 MB through a new connection until one trial is within the bounds. */
-static void measure_megabyte(struct setup *s, double least, double most)
-{
-    double t = 0;
-    for (int i = 0; i < TRIALS && (!i || t > most); i++) {
-        int a[2];
-        pair(s, a);
-        t = transfer(a[0], a[1], MEGA);
-        close_pair(a);
-        if (t < least) break;
-    }
-    if (t < least || t > most) fail_msg("1 MB took %.3f s, not %.3f to %.3f", t, least, most);
-}
-
-TEST(test_rate_and_delay_are_kept)
-{
-    struct setup *s = start("40mbit,rtt=60ms");
-    int a[2];
-    measure_megabyte(s, 0.215, 1.5); /* 8 Mbit at 40 Mbit/s: 200 ms, plus 30 ms delay */
-    pair(s, a);
-    double t = round_trip(a);
-    for (int i = 1; i < TRIALS && t > 0.5; i++) t = round_trip(a);
-    if (t < 0.060 || t > 0.5) fail_msg("a round trip took %.3f s", t);
-    close_pair(a);
-    command(s, "link 400mbit\n");
-    measure_megabyte(s, 0.015, 0.19);
-    stop(s);
 }
 
 /* Returns the seconds that a small message takes beside a large transfer on another connection. */

@@ -21,45 +21,9 @@ static enum status parse(const char *text)
     return config_parse(&config, &sources, text, strlen(text), "a.yaml", CONFIG_FILE, &err);
 }
 
-static uint8_t source_of(size_t offset)
-{
-    return sources.of[config_key_at(offset)];
-}
-#define SOURCE(field) source_of(offsetof(struct config, field))
-
 static void assert_message(const char *part)
 {
     if (!strstr(err.msg, part)) fail_msg("\"%s\" does not contain \"%s\"", err.msg, part);
-}
-
-TEST(test_example_of_contract_is_accepted)
-{
-    const char *text =
-        "run:    {name: austen-1m, seed: 1}\n"
-        "data:   {train: data/austen/train_*.bin, val: data/austen/val_*.bin, tokenizer: bytes}\n"
-        "model:  {family: gpt2, n_layer: 4, n_head: 4, n_embd: 128, block_size: 128, vocab_size: 256}   # or preset\n"
-        "train:\n"
-        "  method: diloco          # ddp | local-sgd | diloco | streaming | async\n"
-        "  max_steps: 720\n"
-        "  sync_every: 31\n"
-        "  devices: auto\n"
-        "inner:  {optimizer: adamw, learning_rate: 1.5e-3, eps: 1e-8, grad_clip: 1.0, schedule: cosine}\n"
-        "outer:  {optimizer: nesterov, learning_rate: 0.7, momentum: 0.9}\n"
-        "codec:  {up: \"int8:256\", down: \"int8:256\"}\n"
-        "coordinator: {listen: \"tcp://127.0.0.1:29600\", quorum: all, min_workers: 1, max_workers: 64}\n"
-        "checkpoint:  {every: 10, keep: 2, worker_every: 1}\n";
-    if (parse(text) != STATUS_OK) fail_msg("%s", err.msg);
-    assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK);
-    assert_string_equal(config.run.name, "austen-1m");
-    assert_string_equal(config.data.train, "data/austen/train_*.bin");
-    assert_int_equal(config.train.sync_every, 31);
-    assert_true(config.inner.learning_rate == 1.5e-3);
-    assert_int_equal(config.outer.optimizer, OPTIMIZER_NESTEROV);
-    assert_int_equal(SOURCE(train.sync_every), CONFIG_FILE);
-    assert_int_equal(SOURCE(train.batch_size), CONFIG_DEFAULT);
-    assert_int_equal(parse(""), STATUS_OK);
-    assert_int_equal(parse("# nothing\n"), STATUS_OK);
-    assert_int_equal(parse("run:\ntrain:\n"), STATUS_OK); /* empty sections */
 }
 
 /* Every key accepts its printed value from a flag, a file and the environment, and reports the source. */
@@ -184,28 +148,6 @@ TEST(test_invalid_text_is_refused_with_its_place)
         assert_null(strchr(err.msg, '\n'));
         assert_memory_equal(&config, &before, sizeof config); /* a refused text sets no key */
     }
-}
-
-TEST(test_hostile_text_is_refused)
-{
-    static char text[CONFIG_TEXT_MAX + 2];
-    static const char *const openings[] = {"[",  "{", "- ",  "? ",  "{a: ", "&a ", "!a ",  "* ",
-                                           "\"", "'", "|\n", "a: ", "#",    "%",   "---\n"};
-    for (size_t k = 0; k < sizeof openings / sizeof *openings; k++) {
-        size_t n = 0;
-        while (n + 8 < CONFIG_TEXT_MAX) n += (size_t)sprintf(text + n, "%s", openings[k]);
-        enum status status = parse(text);
-        assert_true(status == STATUS_INVALID || !strcmp(openings[k], "#"));
-    }
-    memset(text, ' ', sizeof text);
-    config_defaults(&config, &sources);
-    assert_int_equal(config_parse(&config, &sources, text, CONFIG_TEXT_MAX + 1, "big", CONFIG_FILE, &err),
-                     STATUS_INVALID);
-    assert_message("big: larger than");
-    assert_int_equal(config_parse(&config, &sources, "run: {\0}", 8, "nul", CONFIG_FILE, &err), STATUS_INVALID);
-    assert_message("nul: contains NUL bytes");
-    assert_int_equal(config_parse(&config, &sources, NULL, 0, "none", CONFIG_FILE, NULL), STATUS_OK);
-    assert_int_equal(config_parse(&config, &sources, "a: b", 4, "none", CONFIG_FILE, NULL), STATUS_INVALID);
 }
 
 /* A coordinator cannot set a worker's local keys. */

@@ -380,26 +380,6 @@ TEST(test_fill_is_independent_of_threads)
     layout_finish(&layout);
 }
 
-TEST(test_hash_depends_on_every_field)
-{
-    struct layout layout;
-    uint64_t hashes[8];
-    for (int variant = 0; variant < 8; variant++) {
-        layout_init(&layout);
-        const uint64_t shape[2] = {4, variant == 1 ? 6 : 5};
-        assert_int_equal(layout_add(&layout, variant == 2 ? "b" : "a", 2, shape,
-                                    variant == 3 ? LAYOUT_INIT_ZEROS : LAYOUT_INIT_NORMAL, variant == 4 ? 1.0f : 2.0f,
-                                    variant == 5 ? LAYOUT_DECAY : 0),
-                         STATUS_OK);
-        assert_int_equal(layout_add(&layout, "z", 1, shape, LAYOUT_INIT_ZEROS, 0, variant == 7 ? LAYOUT_MEAN : 0),
-                         STATUS_OK);
-        assert_int_equal(layout_split(&layout, variant == 6 ? 2 : 1), STATUS_OK);
-        hashes[variant] = layout_hash(&layout);
-        layout_finish(&layout);
-        for (int other = 0; other < variant; other++) assert_true(hashes[other] != hashes[variant]);
-    }
-}
-
 /* The hash covers the values end to end, independent of the tensors' positions in its blocks. */
 TEST(test_theta_hash_covers_values_end_to_end)
 {

@@ -255,33 +255,6 @@ TEST(test_shards_of_mixed_widths_are_refused)
     assert_int_equal(tokens_open(&tokens, pattern, &err), STATUS_MISMATCH);
 }
 
-/* Offsets past 2^32 bytes: a sparse 8.6 GB file whose last window lies where 32-bit offsets wrap. */
-TEST(test_offsets_beyond_32_bits)
-{
-    const uint32_t count = 2147483603u;
-    char path[128];
-    uint8_t head[1024] = {0}, mark[4] = {0x34, 0x12};
-    struct tokens tokens;
-    struct err err = {0};
-    snprintf(path, sizeof path, "%s/large_000000.bin", tmpdir);
-    put_header(head, sizeof head, 20240801, 7, count);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(head, 1, sizeof head, f), sizeof head);
-    assert_int_equal(fseeko(f, 1024 + (off_t)(count - 1) * 4, SEEK_SET), 0);
-    assert_int_equal(fwrite(mark, 1, 4, f), 4);
-    fclose(f);
-    enum status status = tokens_open(&tokens, path, &err);
-    if (status != STATUS_OK) fail_msg("%s", err.msg);
-    uint32_t window[12];
-    uint64_t n = tokens_samples(&tokens, 11);
-    assert_int_equal(n, (count - 1) / 11);
-    assert_int_equal((count - 1) % 11, 0); /* so that the last window ends with the last token */
-    assert_int_equal(largest_of(&tokens, 11, n - 1, window), 0x1234);
-    assert_int_equal(window[11], 0x1234);
-    tokens_close(&tokens);
-}
-
 /* The error names the first token outside the vocabulary, at any position. Shards that are only sampled are still
  * checked as a whole. */
 TEST(test_first_token_outside_vocabulary_is_named)

@@ -3,7 +3,6 @@
  * - damage before durable records is refused,
  * - a failed append leaves no bytes,
  * - the format is pinned. */
-#include <unistd.h>
 
 #include "common/base/hash.h"
 #include "common/base/log.h"
@@ -12,7 +11,6 @@
 #include "coordinator/ledger/journal.h"
 #include "tests/lib/rigs/golden.h"
 #include "tests/lib/store/store_mem.h"
-#include "tests/lib/store/tmpdir.h"
 #include "tests/lib/test.h"
 
 enum { RECORDS_MAX = 64 };
@@ -314,32 +312,6 @@ TEST(test_truncated_older_segment_is_refused)
     store_mem_destroy(store);
 }
 
-/* Power cuts: recovery succeeds with any state of the unsynced bytes, and loses no synced ones. */
-TEST(test_power_cut_loses_no_synced_record)
-{
-    struct store *whole = new_store(), *store;
-    struct journal j = {0};
-    struct seen seen;
-    int least = RECORDS_MAX, most = 0;
-    assert_int_equal(journal_begin(&j, whole, 0, NULL), STATUS_OK);
-    for (uint8_t i = 1; i <= 5; i++) append(&j, i, i, 300);
-    assert_int_equal(journal_sync(&j, NULL), STATUS_OK);
-    for (uint8_t i = 6; i <= 12; i++) append(&j, i, i, 650);
-    for (uint64_t seed = 0; seed < 300; seed++) {
-        assert_int_equal(store_mem_copy(&store, whole), STATUS_OK);
-        store_mem_crash(store, true, seed);
-        assert_int_equal(recover(store, &j, &seen, NULL), STATUS_OK);
-        assert_true(seen.n >= 5 && seen.n <= 12);
-        for (int i = 0; i < seen.n; i++) assert_int_equal(seen.type[i], i + 1);
-        if (seen.n < least) least = seen.n;
-        if (seen.n > most) most = seen.n;
-        store_mem_destroy(store);
-    }
-    assert_int_equal(least, 5);
-    assert_true(most >= 8);
-    store_mem_destroy(whole);
-}
-
 TEST(test_failed_append_leaves_no_bytes)
 {
     struct store *store = new_store();
@@ -416,38 +388,6 @@ TEST(test_segment_of_other_format_is_refused)
     bytes[20] ^= 1;
     assert_int_equal(journal_scan(&source, &end, note, &seen, NULL), STATUS_CORRUPT);
     assert_int_equal(seen.n, 0);
-}
-
-/* The same on a real file system, with a process that dies and restarts. */
-TEST_WITH(test_journal_on_disk_survives_restart, tmpdir_make, tmpdir_remove)
-{
-    struct store *store;
-    struct journal j = {0};
-    struct seen seen;
-    struct err err = {0};
-    uint64_t list[8];
-    size_t n;
-    assert_int_equal(store_disk_open(&store, tmpdir, &err), STATUS_OK);
-    sample(store, &j);
-    store->ops->close(store);
-    assert_int_equal(truncate(tmpdir_path("journal/00000001.log"), JOURNAL_SEGMENT_HEADER + 632 + 10), 0);
-    assert_int_equal(store_disk_open(&store, tmpdir, &err), STATUS_OK);
-    assert_int_equal(recover(store, &j, &seen, &err), STATUS_OK);
-    assert_int_equal(seen.n, 7);
-    append(&j, 8, 0x88, 8);
-    assert_int_equal(journal_begin(&j, store, 1, &err), STATUS_IO); /* a segment is never overwritten */
-    store->ops->close(store);
-    assert_int_equal(store_disk_open(&store, tmpdir, &err), STATUS_OK);
-    assert_int_equal(recover(store, &j, &seen, &err), STATUS_OK);
-    assert_int_equal(seen.n, 8);
-    assert_int_equal(store->ops->segment_list(store, list, 8, &n, &err), STATUS_OK);
-    assert_int_equal(n, 2);
-    assert_int_equal(store->ops->segment_list(store, list, 1, &n, &err), STATUS_LIMIT);
-    assert_int_equal(store->ops->segment_remove(store, 0, &err), STATUS_OK);
-    assert_int_equal(store->ops->segment_remove(store, 0, &err), STATUS_OK);
-    assert_int_equal(store->ops->segment_remove(store, 1, &err), STATUS_OK);
-    store->ops->close(store);
-    assert_int_equal(mem_live_bytes(), 0);
 }
 
 static void quiet(void *ctx, enum log_level level, const char *line)

@@ -136,25 +136,6 @@ TEST(test_adamw_matches_pytorch)
     }
 }
 
-/* Any split into ranges gives the same bits, so threads and fragments have no effect. */
-TEST(test_result_is_independent_of_ranges)
-{
-    float theta[N], v[2][N] = {{0}}, acc[2][N];
-    draw(theta, N, 1);
-    draw(v[0], N, 2);
-    memcpy(v[1], v[0], sizeof v[0]);
-    draw(acc[0], N, 3);
-    memcpy(acc[1], acc[0], sizeof acc[0]);
-    struct outer_in whole = {.theta = theta, .acc = acc[0], .n = N};
-    outer_nesterov(&whole, v[0], 0.7, 0.9);
-    for (size_t at = 0; at < N; at += 5) {
-        struct outer_in part = {.theta = theta + at, .acc = acc[1] + at, .n = N - at < 5 ? N - at : 5};
-        outer_nesterov(&part, v[1] + at, 0.7, 0.9);
-    }
-    assert_memory_equal(acc[0], acc[1], sizeof acc[0]);
-    assert_memory_equal(v[0], v[1], sizeof v[0]);
-}
-
 TEST(test_norm_is_clipped_and_nan_detected)
 {
     float x[9] = {3, 4};

@@ -161,40 +161,6 @@ TEST(test_mean_tensors_take_the_plain_mean)
     world_close(&w);
 }
 
-/* Before train.start_step all fragments take the steps of local SGD with rate 1. Then the optimizer begins with a
- * velocity of zero, as in a run that starts from there. */
-TEST(test_rounds_before_start_are_averaged)
-{
-    enum { START = STEPS / 2 };
-    char start[32];
-    static struct world whole, sgd, later;
-    snprintf(start, sizeof start, "train.start_step=%d", START);
-    const char *const settings[] = {"outer.learning_rate=0.5", start, "codec.down=fp32", NULL},
-                      *const local[] = {"train.method=local-sgd", "codec.down=fp32", NULL},
-                      *const nesterov[] = {"outer.learning_rate=0.5", "codec.down=fp32", NULL};
-    world_open(&whole, settings, 2);
-    world_open(&sgd, local, 2);
-    world_open(&later, nesterov, 2);
-    for (uint64_t version = 1; version <= STEPS; version++) {
-        struct world *other = version <= START ? &sgd : &later;
-        size_t a = 0, b = 0;
-        assert_true(outer_state_lr(&whole.outer, &(struct outer_step){.version = version, .round = version - 1}) ==
-                    (version <= START ? 1 : 0.5));
-        rng_normal_fill(9, RNG_TEST, version << 30, 0.1f, whole.outer.acc, whole.n);
-        memcpy(other->outer.acc, whole.outer.acc, whole.n * sizeof(float));
-        if (version == START + 1) memcpy(later.outer.theta, whole.outer.theta, whole.n * sizeof(float));
-        assert_int_equal(take(&whole, version, &a), STATUS_OK);
-        assert_int_equal(take(other, version, &b), STATUS_OK);
-        assert_memory_equal(whole.outer.theta, other->outer.theta, whole.n * sizeof(float));
-        for (size_t i = 0; version <= START && i < whole.n; i++) assert_true(whole.outer.m[i] == 0);
-    }
-    assert_memory_equal(whole.outer.m, later.outer.m, whole.n * sizeof(float));
-    world_close(&whole);
-    world_close(&sgd);
-    world_close(&later);
-    assert_int_equal(mem_live_bytes(), 0);
-}
-
 static void compare(const char *const *settings)
 {
     static struct world one, many;

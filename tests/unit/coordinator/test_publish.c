@@ -75,38 +75,6 @@ static void draw(struct world *w, int step)
     rng_normal_fill(6, RNG_TEST, (uint64_t)step << 30, 0.01f, w->x, N);
 }
 
-/* The worker's result equals theta, and sent + residual is conserved. */
-static void increments(const char *spec, float decay)
-{
-    static struct world w;
-    float *wanted = floats(N);
-    world_open(&w, spec, false, true, 1);
-    for (int step = 0; step < STEPS; step++) {
-        draw(&w, step);
-        for (int i = 0; i < N; i++) wanted[i] = w.x[i] + decay * w.residual[i];
-        publish_add_residual(w.x, w.residual, decay, NULL, N);
-        assert_memory_equal(w.x, wanted, N * sizeof *wanted);
-        assert_int_equal(publish(&w), STATUS_OK);
-        assert_int_equal(codec_decode(w.codec, w.payload, w.size, w.got), STATUS_OK);
-        apply_update(w.worker, false, w.got, N);
-        assert_memory_equal(w.worker, w.theta, N * sizeof *w.theta);
-        assert_true(w.hash == hash_floats(NULL, w.worker, N));
-        for (int i = 0; i < N; i++) assert_true(w.residual[i] == wanted[i] - w.got[i]);
-    }
-    mem_free(wanted);
-    world_close(&w);
-}
-
-TEST(test_increments_conserve_sum)
-{
-    increments("int8:128", 1.0f);
-    increments("bf16+lz4", 1.0f);
-    increments("int4:64", 1.0f);
-    increments("1bit:256+huff", 1.0f);
-    increments("topk:64/4096+sign", 0.95f);
-    increments("topk:512/4096+int8", 0.95f);
-}
-
 TEST(test_bits_are_independent_of_threads)
 {
     static struct world one, many;
@@ -135,17 +103,6 @@ TEST(test_skipped_values_keep_residual)
     publish_add_residual(x, residual, 0.5f, skip, 4);
     assert_true(x[0] == 6 && x[1] == 0 && x[2] == 18 && x[3] == 0);
     assert_true(residual[0] == 6 && residual[1] == 20 && residual[2] == 18 && residual[3] == 40);
-}
-
-TEST(test_lossless_parameters_are_exact)
-{
-    static struct world w;
-    world_open(&w, "fp32+lz4", true, false, 2);
-    draw(&w, 1);
-    w.x[5] = -0.0f;
-    assert_int_equal(publish(&w), STATUS_OK);
-    assert_memory_equal(w.theta, w.x, N * sizeof *w.theta);
-    world_close(&w);
 }
 
 /* The sum of two finite values may be infinite. */

@@ -1,6 +1,8 @@
-/* Repair: a run whose journal or checkpoints are damaged anywhere starts again, with every round before the damage, and
- * ends at the same parameters. ctest: timeout=180 */
+/* Changed bytes, missing files, and bytes that the disk cannot read, anywhere in a stopped run: the run starts, or
+ * `atoll repair` makes it start, with every round before the damage, and ends at the same parameters.
+ * ctest: timeout=180 */
 
+#include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
 #include "coordinator/ledger/journal.h"
@@ -15,7 +17,7 @@
 static struct rig rig;
 static struct err err;
 
-enum { MARKS_MAX = 512, SEGMENTS_MAX = 16 };
+enum { MARKS_MAX = 512, SEGMENTS_MAX = 16, BLOCK = 512 };
 
 /* The state after each message, by the size of the journal's last segment at that time. */
 struct mark {
@@ -61,6 +63,14 @@ static struct store *whole;             /* of the complete run */
 static uint64_t theta, last, model_end; /* model_end: the end of the MODEL record in segment 0 */
 static uint64_t checkpoints[SEGMENTS_MAX];
 static size_t n_checkpoints;
+static char said[4096]; /* the warnings of a start */
+
+static void keep_warnings(void *ctx, enum log_level level, const char *line)
+{
+    (void)ctx;
+    size_t n = strlen(said);
+    if (level <= LOG_WARN) snprintf(said + n, sizeof said - n, "%s\n", line);
+}
 
 static enum status find_model(void *ctx, const struct journal_record *record, struct err *why)
 {
@@ -69,12 +79,18 @@ static enum status find_model(void *ctx, const struct journal_record *record, st
     return STATUS_OK;
 }
 
+static void keep_copy(void)
+{
+    size_t live = mem_live_bytes();
+    if (whole) store_mem_destroy(whole);
+    assert_int_equal(store_mem_copy(&whole, rig.store), STATUS_OK);
+    rig.live += mem_live_bytes() - live;
+}
+
 static int play_once(void **state)
 {
     (void)state;
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
+    rig_open_with(&rig, settings, 2, false);
     note();
     struct journal_source source;
     if (journal_source_of(&source, rig.store, 0, true, NULL) != STATUS_OK) return -1;
@@ -84,9 +100,7 @@ static int play_once(void **state)
     last = look().segment;
     if (rig.store->ops->checkpoint_list(rig.store, checkpoints, SEGMENTS_MAX, &n_checkpoints, NULL) != STATUS_OK)
         return -1;
-    size_t live = mem_live_bytes();
-    if (store_mem_copy(&whole, rig.store) != STATUS_OK) return -1;
-    rig.live += mem_live_bytes() - live;
+    keep_copy();
     rig_close(&rig);
     return last >= 4 && n_checkpoints == 4 ? 0 : -1;
 }
@@ -99,9 +113,11 @@ static int forget(void **state)
 }
 
 /* A copy of the run on a stopped rig, without its newest checkpoints. */
-static void take_copy(size_t without)
+static void take_copy_of(const char *const *how, size_t without)
 {
-    rig_open(&rig, settings);
+    said[0] = '\0';
+    err = (struct err){0};
+    rig_open(&rig, how);
     engine_destroy(rig.engine);
     store_mem_destroy(rig.store);
     rig.engine = NULL;
@@ -110,6 +126,12 @@ static void take_copy(size_t without)
     for (size_t i = 0; i < without; i++)
         assert_int_equal(rig.store->ops->checkpoint_remove(rig.store, checkpoints[n_checkpoints - 1 - i], NULL),
                          STATUS_OK);
+    log_set_sink(keep_warnings, NULL); /* rig_open sets another one */
+}
+
+static void take_copy(size_t without)
+{
+    take_copy_of(settings, without);
 }
 
 static int clear_tmpdir(void **state)
@@ -179,7 +201,7 @@ static void repair_and_start(const char *what, const struct mark *least, bool pl
     rig_close(&rig);
 }
 
-enum damage { FLIP, CUT, MISSING };
+enum damage { FLIP, CUT, UNREADABLE, MISSING };
 
 /* Damages the segment; returns the byte from which it is damaged. */
 static size_t damage(enum damage how, uint64_t segment, size_t at)
@@ -190,6 +212,8 @@ static size_t damage(enum damage how, uint64_t segment, size_t at)
     at = at < size ? at : size - 1;
     if (how == FLIP) bytes[at] ^= 0x10;
     if (how == CUT) store_mem_cut(rig.store, segment, at);
+    if (how == UNREADABLE) at = at / BLOCK * BLOCK;
+    if (how == UNREADABLE) store_mem_spoil(rig.store, segment, at, at + BLOCK);
     if (how == MISSING) assert_int_equal(rig.store->ops->segment_remove(rig.store, segment, NULL), STATUS_OK);
     return how == MISSING ? 0 : at;
 }
@@ -204,7 +228,8 @@ TEST(test_every_damage_of_the_journal)
             size_t size;
             assert_non_null(store_mem_segment(whole, segment, &size, NULL));
             for (size_t step = 0; step <= 12; step++) {
-                enum damage how = step == 12 ? MISSING : step % 3 == 2 ? CUT : FLIP;
+                enum damage how = step == 12 ? MISSING : step % 4 == 3 ? UNREADABLE : step % 3 == 2 ? CUT : FLIP;
+                bool play = step % 4 == 1 || (how == UNREADABLE && without == 1);
                 take_copy(without);
                 size_t at = damage(how, segment, step * size / 12 + step);
                 snprintf(what, sizeof what, "damage %d of segment %d at byte %zu, without %zu checkpoints", (int)how,
@@ -223,31 +248,70 @@ TEST(test_every_damage_of_the_journal)
                     refused++;
                     continue;
                 }
-                repair_and_start(what, least, step % 4 == 1);
-                played += step % 4 == 1;
+                repair_and_start(what, least, play);
+                played += play;
             }
         }
     }
     assert_true(played > 20 && refused > 1);
 }
 
-/* A start does without a damaged checkpoint by itself, and loses nothing. */
-TEST(test_damaged_newest_checkpoint_is_skipped)
+/* Only workers that are far behind need the journal before the newest checkpoint: a start does without it. */
+TEST(test_older_segments_cost_no_round)
 {
-    for (size_t at = 0; at < 3; at++) {
-        uint64_t round, list[SEGMENTS_MAX];
-        size_t n;
-        take_copy(0);
-        uint8_t *bytes = store_mem_state(rig.store, &round);
-        bytes[at == 0 ? 0 : at == 1 ? 60 : 300] ^= 1;
-        start("damaged newest checkpoint");
-        assert_true(rig_theta_hash(&rig) == theta);
-        assert_int_equal(look().rounds, ROUNDS);
-        assert_int_equal(rig.store->ops->checkpoint_list(rig.store, list, SEGMENTS_MAX, &n, NULL), STATUS_OK);
-        for (size_t i = 0; i < n; i++)
-            assert_int_not_equal(list[i], round); /* renamed, so that no start reads it again */
-        rig_close(&rig);
+    for (uint64_t segment = 0; segment < last; segment++) {
+        size_t size, n;
+        assert_non_null(store_mem_segment(whole, segment, &size, NULL));
+        for (size_t step = 0; step < 10; step++) {
+            uint64_t list[SEGMENTS_MAX];
+            take_copy(0);
+            damage(step % 2 ? UNREADABLE : FLIP, segment, step / 2 * (size - 1) / 4);
+            start("a damaged older segment");
+            assert_int_equal(look().rounds, ROUNDS);
+            assert_true(rig_theta_hash(&rig) == theta);
+            assert_int_equal(rig.store->ops->checkpoint_list(rig.store, list, SEGMENTS_MAX, &n, NULL), STATUS_OK);
+            assert_int_equal(n, n_checkpoints - segment); /* segment i + 1 begins after checkpoint i */
+            assert_int_equal(strstr(said, "recovered without it from the newest checkpoint, nothing is lost") != NULL,
+                             segment > 0); /* no start reads segment 0: it ends at the oldest checkpoint */
+            assert_int_equal(strstr(said, "put checkpoint round_000000 aside as ") != NULL, segment > 0);
+            engine_destroy(rig.engine);
+            said[0] = '\0';
+            start("again");
+            assert_string_equal(said, "");
+            rig_close(&rig);
+        }
     }
+}
+
+/* A start does without a damaged checkpoint by itself, and loses nothing. */
+TEST(test_damaged_checkpoints_are_skipped)
+{
+    static const struct {
+        size_t flip;      /* this bit of the state */
+        int state, theta; /* 1: the disk cannot read the beginning; -1: nor the end (the momentum) */
+    } cases[] = {{0, 0, 0}, {60, 0, 0}, {300, 0, 0}, {0, 1, 0}, {0, -1, 0}, {0, 0, 1}};
+    for (size_t i = 0; i < n_checkpoints; i++)
+        for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+            uint64_t round, list[SEGMENTS_MAX], size, at;
+            size_t n;
+            bool newest = i + 1 == n_checkpoints;
+            if (c < 3 && !newest) continue;
+            take_copy(0);
+            assert_int_equal(rig.store->ops->checkpoint_state_size(rig.store, checkpoints[i], &size, NULL), STATUS_OK);
+            at = cases[c].state < 0 ? size - 10 : 0;
+            if (c < 3) store_mem_state(rig.store, &round)[cases[c].flip] ^= 1;
+            if (cases[c].state) store_mem_spoil_state(rig.store, checkpoints[i], at, at + 10);
+            if (cases[c].theta) store_mem_spoil_theta(rig.store, checkpoints[i], 0, 10);
+            start("a damaged checkpoint");
+            assert_true(rig_theta_hash(&rig) == theta);
+            assert_int_equal(look().rounds, ROUNDS);
+            bool read = newest || cases[c].state > 0; /* of older ones only the head is read */
+            if (!strstr(said, "nothing is lost") == read) fail_msg("case %zu of checkpoint %zu: %s", c, i, said);
+            assert_int_equal(rig.store->ops->checkpoint_list(rig.store, list, SEGMENTS_MAX, &n, NULL), STATUS_OK);
+            for (size_t k = 0; k < n && read; k++)
+                assert_int_not_equal(list[k], checkpoints[i]); /* renamed, so that no start reads it again */
+            rig_close(&rig);
+        }
 }
 
 /* The report names what the cut part held. */
@@ -291,10 +355,7 @@ TEST(test_whole_run_needs_no_repair)
 /* checkpoints/ was deleted by hand while a delta was held: the checkpoint that the start writes is whole. */
 TEST(test_lost_checkpoints_while_a_delta_is_held)
 {
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
-    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_open_with(&rig, settings, 2, true);
     rig_deliver_all(&rig, 2, 0.5f);
     for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
     assert_int_equal(rig_deliver(&rig, 0, 0, 0.25f).type, MSG_CREDIT);
@@ -304,8 +365,7 @@ TEST(test_lost_checkpoints_while_a_delta_is_held)
         uint64_t round;
         if (i == 1 && store_mem_state(rig.store, &round))
             assert_int_equal(rig.store->ops->checkpoint_remove(rig.store, round, &err), STATUS_OK);
-        engine_destroy(rig.engine);
-        rig.engine = NULL;
+        rig_stop(&rig);
         store_mem_crash(rig.store, false, 0);
         start("start without checkpoints");
         assert_int_equal(look().rounds, 1);
@@ -363,6 +423,56 @@ TEST_WITH(test_repair_survives_power_cut, tmpdir_make, clear_tmpdir)
         }
     powercut_free();
     repair_finish(&r);
+}
+
+/* --- the tail of ddp, which is not synced ------------------------------------------------------------------------- */
+
+static void note_ddp(void)
+{
+    struct engine_summary sum;
+    engine_summary(rig.engine, &sum);
+    if (sum.rounds == 5) keep_copy(); /* its last segment holds rounds 4 and 5 */
+}
+
+/* A crash cuts the last record. Where whole records follow, it is damage, and the records are kept aside. */
+TEST(test_damaged_tail_is_no_incomplete_record)
+{
+    static const char *const ddp[] = {"train.method=ddp", "coordinator.min_workers=2", "train.max_steps=8",
+                                      "checkpoint.every=3", NULL};
+    uint64_t list[SEGMENTS_MAX];
+    size_t size, n;
+    int aside = 0, cut = 0, named = 0;
+    rig_open_with(&rig, ddp, 2, false);
+    rig_play(&rig, note_ddp);
+    theta = rig_theta_hash(&rig);
+    rig_close(&rig);
+    assert_int_equal(whole->ops->segment_list(whole, list, SEGMENTS_MAX, &n, NULL), STATUS_OK);
+    assert_non_null(store_mem_segment(whole, list[n - 1], &size, NULL));
+    for (size_t at = 0; at < size; at += 7) {
+        char line[64];
+        take_copy_of(ddp, 0);
+        damage(FLIP, list[n - 1], at);
+        start("a damaged tail");
+        uint64_t rounds = look().rounds;
+        assert_in_range(rounds, 3, 5);
+        snprintf(line, sizeof line, "journal/%08d.log is damaged at byte ", (int)list[n - 1]);
+        const char *damaged = strstr(said, line), *incomplete = strstr(said, "the crash left an incomplete record");
+        if (!damaged == !incomplete) fail_msg("byte %zu: %s", at, said);
+        if (damaged) {
+            assert_non_null(strstr(damaged, "; the file is kept as journal.damaged/"));
+            assert_null(strstr(damaged, " 0 whole records"));
+        }
+        if (rounds == 3 && damaged) named += strstr(damaged, " updates, rounds 4 to 5)") != NULL;
+        aside += damaged != NULL;
+        cut += incomplete != NULL;
+        if (incomplete) assert_true(at > size / 2);
+        rig_join(&rig, 0);
+        rig_join(&rig, 1);
+        rig_play(&rig, NULL);
+        assert_true(rig_theta_hash(&rig) == theta);
+        rig_close(&rig);
+    }
+    assert_true(aside > 10 && cut > 3 && named > 3);
 }
 
 TEST_MAIN(play_once, forget)

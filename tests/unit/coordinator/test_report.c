@@ -335,15 +335,4 @@ TEST(test_bar_has_no_time_at_its_end)
     unsetenv("ATOLL_PROGRESS_BAR");
 }
 
-/* open(2) would wait for a reader and ignore SIGTERM; the test would then run into its time limit. */
-TEST(test_pipe_as_metrics_file_is_refused)
-{
-    struct err err = {0};
-    unlink(path);
-    assert_int_equal(mkfifo(path, 0666), 0);
-    assert_int_equal(report_open(&report, &config, tmpdir, lines, &err), STATUS_IO);
-    assert_non_null(strstr(err.msg, "metrics.jsonl is not a plain file: remove it"));
-    unlink(path);
-}
-
 TEST_MAIN(begin, end)

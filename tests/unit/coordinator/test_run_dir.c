@@ -61,22 +61,6 @@ TEST(test_second_lock_is_refused)
     tmpdir_take("lock");
 }
 
-/* Files of a coordinator that was killed while it wrote them are removed; other files stay. */
-TEST(test_files_of_killed_coordinator_are_removed)
-{
-    static const char *const ours[] = {"address.tmp-999999999", "keys.tmp-999999998"};
-    static const char *const others[] = {"address.tmp-", "address.tmp", "notes.tmp-999999999", "keys", "run_id.tmp-1"};
-    struct err err = {0};
-    int fd = -1;
-    for (int i = 0; i < 2; i++) tmpdir_put(ours[i], "");
-    for (int i = 0; i < 5; i++) tmpdir_put(others[i], "");
-    if (run_dir_lock(tmpdir, &fd, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    close(fd);
-    for (int i = 0; i < 2; i++) assert_false(file_exists(tmpdir_path(ours[i])));
-    for (int i = 0; i < 5; i++) tmpdir_take(others[i]);
-    tmpdir_take("lock");
-}
-
 /* `atoll status` takes the lock for a moment; a signal releases it while the coordinator waits. */
 TEST(test_lock_waits_for_status)
 {
@@ -109,32 +93,6 @@ TEST(test_lock_creates_folder)
     assert_int_equal(rmdir(tmpdir_path("new/run")), 0);
     assert_int_equal(rmdir(tmpdir_path("new")), 0);
     tmpdir_take("file");
-}
-
-/* open(2) would wait for the other end of the pipe; the test would then run into its time limit. */
-TEST(test_pipes_are_refused_or_replaced)
-{
-    struct run_keys keys;
-    struct err err = {0};
-    char endpoint[64];
-    int fd = -1;
-    assert_int_equal(mkfifo(tmpdir_path("lock"), 0666), 0);
-    assert_int_equal(run_dir_lock(tmpdir, &fd, &err), STATUS_IO);
-    assert_non_null(strstr(err.msg, "/lock is not a plain file: remove it"));
-    tmpdir_take("lock");
-    assert_int_equal(mkfifo(tmpdir_path("keys"), 0666), 0);
-    assert_int_equal(run_keys_read(tmpdir, &keys, &err), STATUS_IO);
-    assert_non_null(strstr(err.msg, "/keys is not a plain file: remove it"));
-    tmpdir_take("keys");
-    assert_int_equal(mkfifo(tmpdir_path("address"), 0666), 0);
-    run_dir_last_endpoint(tmpdir, "tcp://127.0.0.1:*", endpoint, sizeof endpoint);
-    assert_string_equal(endpoint, "tcp://127.0.0.1:*");
-    tmpdir_take("address");
-    static const uint8_t id[WIRE_UUID] = {1};
-    assert_int_equal(mkfifo(tmpdir_path("run_id"), 0666), 0);
-    assert_int_equal(run_dir_write_id(tmpdir, id, NULL), STATUS_OK);
-    holds("run_id", "01000000000000000000000000000000\n");
-    tmpdir_take("run_id");
 }
 
 TEST(test_run_id_is_written_as_hex)

@@ -220,23 +220,6 @@ TEST_WITH(test_latest_is_a_link_to_the_newest_checkpoint, setup, teardown)
     assert_true(there(aside));
 }
 
-/* open(2) would wait for the other end of the pipe; the test would then run into its time limit. */
-TEST_WITH(test_pipes_are_refused, setup, teardown)
-{
-    struct err err = {0};
-    char byte;
-    struct store *s = open_store();
-    save(s, 3);
-    assert_int_equal(mkfifo(tmpdir_path("journal/00000004.log"), 0666), 0);
-    assert_int_equal(s->ops->segment_read(s, 4, 0, &byte, 1, &err), STATUS_IO);
-    assert_non_null(strstr(err.msg, "00000004.log is not a plain file"));
-    assert_int_equal(s->ops->segment_continue(s, 4, 0, &err), STATUS_IO);
-    tmpdir_take("checkpoints/round_000003/coordinator_state.bin");
-    assert_int_equal(mkfifo(tmpdir_path("checkpoints/round_000003/coordinator_state.bin"), 0666), 0);
-    assert_int_equal(s->ops->checkpoint_state_read(s, 3, 0, &byte, 1, &err), STATUS_IO);
-    s->ops->close(s);
-}
-
 /* A stranger who may write into the folder puts a link at the name of the spool. */
 TEST_WITH(test_spool_follows_no_link, setup, teardown)
 {

@@ -1,7 +1,5 @@
 /* The library (include/atoll.h) against a coordinator in another process. */
 #include <math.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/base/mem.h"
@@ -175,53 +173,6 @@ TEST_WITH(test_wrong_tokens_are_refused, tmpdir_make, stop)
 
 /* --- rounds ------------------------------------------------------------------------------------------------------- */
 
-/* local-sgd is the mean of the parameters. Both workers live in one thread. */
-TEST_WITH(test_two_workers_in_one_process, tmpdir_make, stop)
-{
-    char seen[API_RIG_SAMPLES] = {0};
-    api_rig_start("coordinator: {min_workers: 2}");
-    struct atoll *workers[2] = {open_worker(0, "w0"), open_worker(1, "w1")};
-    uint64_t n = atoll_n_params(workers[0]), total = 0;
-    assert_int_equal(n, api_rig_layout()->n_params);
-    for (int round = 0; round < 3; round++) {
-        float first[2] = {0};
-        api_rig_wait_both(workers, ATOLL_TRAIN);
-        for (int w = 0; w < 2; w++) {
-            struct atoll_round r;
-            enum atoll_action action;
-            const struct atoll_step step = {.tokens = 2 * API_RIG_SEQ, .loss = 1};
-            uint64_t samples[2];
-            assert_int_equal(atoll_begin(workers[w], &r, &error), ATOLL_OK);
-            assert_int_equal(r.round, round);
-            assert_int_equal(r.worker, w);
-            first[w] = atoll_params(workers[w])[5];
-            for (uint32_t i = 0; i < r.steps; i++) {
-                assert_int_equal(atoll_samples(workers[w], samples, 2, &error), ATOLL_OK);
-                for (int k = 0; k < 2; k++) {
-                    assert_true(samples[k] < API_RIG_SAMPLES && !seen[samples[k]]++);
-                    total++;
-                }
-                assert_int_equal(atoll_step(workers[w], &step, &action, &error), ATOLL_OK);
-            }
-            atoll_params(workers[w])[5] += w ? 1.0f : 2.0f;
-            assert_int_equal(atoll_push(workers[w], &error), ATOLL_OK);
-        }
-        assert_true(first[0] == first[1]);
-    }
-    struct atoll_info info[2];
-    api_rig_wait_both(workers, ATOLL_DONE);
-    for (int w = 0; w < 2; w++) {
-        atoll_get_info(workers[w], &info[w]);
-        assert_int_equal(info[w].round, 3);
-        assert_string_equal(info[w].run, "rig");
-        assert_string_equal(info[w].family, "gpt2");
-        assert_true(atoll_theta_hash(workers[w]) && info[w].bytes_up > 12 * n);
-    }
-    assert_true(atoll_theta_hash(workers[0]) == atoll_theta_hash(workers[1]) && total == 24);
-    assert_memory_equal(atoll_params(workers[0]), atoll_params(workers[1]), n * sizeof(float));
-    for (int w = 0; w < 2; w++) atoll_close(workers[w]);
-}
-
 /* The order of the caller's tensors is not that of the run, and names have the prefix of transformers. */
 TEST_WITH(test_tensors_in_another_order, tmpdir_make, stop)
 {
@@ -291,23 +242,9 @@ TEST_WITH(test_run_of_ddp_is_refused, tmpdir_make, stop)
     atoll_close(a);
 }
 
-TEST_WITH(test_other_data_is_refused, tmpdir_make, stop)
-{
-    struct atoll *other;
-    api_rig_start("log: {level: info}");
-    struct atoll *a = open_worker(0, "w0");
-    api_rig_wait(a, ATOLL_TRAIN);
-    struct atoll_options options = api_rig_options(1, "w1");
-    options.train.hash++;
-    assert_int_equal(atoll_open(&other, &options, &error), ATOLL_OK);
-    api_rig_fails(other, ATOLL_REFUSED, "the training data of 'w1' differs from the run's");
-    atoll_close(other);
-    atoll_close(a);
-}
-
 /* --- faults ------------------------------------------------------------------------------------------------------- */
 
-static uint64_t counter, loads, resets;
+static uint64_t counter, resets;
 
 static size_t save_counter(void *ctx, struct atoll_part *parts, size_t cap)
 {
@@ -325,7 +262,6 @@ static int load_counter(void *ctx, const void *data, size_t size)
     resets += !data;
     if (!data) return 0;
     if (size != sizeof counter) return -1;
-    loads++;
     memcpy(&counter, data, sizeof counter);
     return 0;
 }
@@ -369,50 +305,6 @@ TEST_WITH(test_infinite_loss_is_not_finite, tmpdir_make, stop)
     for (uint32_t i = 0; i < round.steps; i++) assert_int_equal(atoll_step(a, &step, &action, &error), ATOLL_OK);
     assert_int_equal(atoll_push(a, &error), ATOLL_NONFINITE);
     assert_non_null(strstr(error.text, "round 1: the loss is NaN or infinite: the round is dropped"));
-    atoll_close(a);
-}
-
-/* The worker is killed after its second push, at some point of the save or the upload. */
-TEST_WITH(test_killed_worker_gets_its_state_back, tmpdir_make, stop)
-{
-    int fds[2];
-    char done;
-    api_rig_start("train: {max_steps: 8}");
-    assert_int_equal(pipe(fds), 0);
-    pid_t child = fork();
-    if (!child) {
-        struct atoll *a = open_with_state(0, "w0");
-        for (counter = 1; counter <= 2; counter++) {
-            api_rig_wait(a, ATOLL_TRAIN);
-            if (api_rig_round(a, 1.0f, &error) != ATOLL_OK) _exit(1);
-        }
-        counter = 2;
-        api_rig_wait(a, ATOLL_TRAIN); /* the state of round 2 is on disk */
-        (void)!write(fds[1], "x", 1);
-        pause();
-    }
-    close(fds[1]);
-    assert_int_equal(read(fds[0], &done, 1), 1);
-    close(fds[0]);
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
-    loads = counter = 0;
-    struct atoll *a = open_with_state(0, "w0");
-    api_rig_wait(a, ATOLL_TRAIN);
-    assert_int_equal(loads, 1);
-    assert_int_equal(counter, 2);
-    struct atoll_info info;
-    atoll_get_info(a, &info);
-    assert_int_equal(info.round, 2);
-    assert_string_equal(info.name, "w0"); /* after its folder */
-    for (int i = 0; i < 2; i++) {
-        api_rig_wait(a, ATOLL_TRAIN);
-        assert_int_equal(api_rig_round(a, 1.0f, &error), ATOLL_OK);
-    }
-    api_rig_wait(a, ATOLL_DONE);
-    assert_non_null(strstr(atoll_text(a), "complete"));
-    const struct tensor *last = &api_rig_layout()->tensors[api_rig_layout()->n_tensors - 1]; /* a bias, 0 at first */
-    assert_true(atoll_params(a)[last->offset] == 4.0f);
     atoll_close(a);
 }
 

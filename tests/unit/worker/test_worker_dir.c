@@ -207,14 +207,4 @@ TEST_WITH(test_key_is_private, tmpdir_make, tmpdir_remove)
     tmpdir_take("key");
 }
 
-TEST_WITH(test_run_folder_is_refused, tmpdir_make, tmpdir_remove)
-{
-    struct err err = {0};
-    struct worker_dir d;
-    assert_int_equal(dir_make(tmpdir_path("journal"), &err), STATUS_OK);
-    assert_int_equal(worker_dir_open(&d, tmpdir, &err), STATUS_INVALID);
-    assert_non_null(strstr(err.msg, "is the folder of a run"));
-    assert_int_not_equal(access(tmpdir_path("lock"), F_OK), 0);
-}
-
 TEST_MAIN(NULL, NULL)

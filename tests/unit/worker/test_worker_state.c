@@ -214,19 +214,6 @@ static int setup_dir(void **state)
     return 0;
 }
 
-TEST_WITH(test_two_generations_are_kept, setup_dir, tmpdir_remove)
-{
-    assert_int_equal(load(0), STATUS_NOTFOUND);
-    assert_int_equal(load(1), STATUS_NOTFOUND);
-    for (uint8_t salt = 0; salt < 4; salt++) {
-        assert_int_equal(save(salt), STATUS_OK);
-        assert_int_equal(load(0), STATUS_OK);
-        assert_true(theta[0] == (float)salt);
-        assert_int_equal(load(1), salt ? STATUS_OK : STATUS_NOTFOUND);
-        if (salt) assert_true(theta[0] == (float)(salt - 1));
-    }
-}
-
 static ino_t inode(const char *name)
 {
     char path[CONFIG_PATH_MAX + 64];

@@ -101,9 +101,7 @@ TEST(test_refused_delta_returns_its_samples)
     struct msg offer, m;
     for (int reason = 0; reason < 6; reason++) {
         uint16_t expect = REJECT_CORRUPT;
-        rig_open(&rig, settings);
-        for (int i = 0; i < 3; i++) rig_join(&rig, i);
-        for (int i = 0; i < 3; i++) rig_assigned(&rig, i);
+        rig_open_with(&rig, settings, 3, true);
         rig_offer_message(&rig, 0, 0, 1, &offer);
         switch (reason) {
         case 0:

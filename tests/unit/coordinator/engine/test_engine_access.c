@@ -1,5 +1,5 @@
 /* Keys at the engine: a worker's uuid, name and session belong to the key of its connection; the secret of the join
- * line only enrols; a revoked worker loses its place. */
+ * line only enrols. Thieves and revoked workers of a real run are in tests/e2e/test_e2e_keys.sh. */
 
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/test.h"
@@ -14,7 +14,6 @@ static struct {
 } listed[LISTED_MAX];
 static int n_listed, n_dropped;
 static uint64_t dropped[64];
-static bool revoked[RIG_WORKERS];
 
 static void key_of(int worker, uint8_t key[WIRE_KEY])
 {
@@ -30,7 +29,7 @@ static bool find_peer(void *ctx, uint64_t peer, struct engine_peer *out)
     for (int i = 0; i < RIG_WORKERS; i++) {
         const struct rig_worker *w = &rig.workers[i];
         if (peer != w->control && peer != w->bulk) continue;
-        *out = (struct engine_peer){.right = revoked[i] ? ENGINE_RIGHT_NONE : ENGINE_RIGHT_WORKER};
+        *out = (struct engine_peer){.right = ENGINE_RIGHT_WORKER};
         key_of(i, out->key);
         snprintf(out->name, sizeof out->name, "%s", w->name);
         return true;
@@ -58,7 +57,6 @@ static void open_with_keys(const char *const *settings)
 {
     static const struct rig_access access = {.peer = find_peer, .enrol = enrol, .drop = drop};
     rig_access = &access;
-    memset(revoked, 0, sizeof revoked);
     n_listed = n_dropped = 0;
     guest = (struct engine_peer){.key = {1}, .right = ENGINE_RIGHT_ENROL};
     thief = (struct engine_peer){.key = {2}, .right = ENGINE_RIGHT_WORKER, .name = "thief"};
@@ -121,51 +119,17 @@ TEST(test_invisible_name_is_refused)
     close_with_keys();
 }
 
-/* A thief has the name and the uuid of a worker, but not its key: refused while the owner is connected, while it is
- * silent, and after its death until the run goes on without it. */
-TEST(test_thief_is_refused)
-{
-    open_with_keys(NULL);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
-    rig_assigned(&rig, 0);
-    for (int pass = 0; pass < 2; pass++) {
-        hello_as(THIEF, rig.workers[0].uuid, "worker-0");
-        expect_refusal(THIEF, REFUSE_KEY, "HELLO speaks for another worker than the key of its connection");
-        assert_int_equal(dropped[n_dropped - 1], THIEF);
-        struct msg join;
-        rig_join_message(&rig, 0, false, &join);
-        rig_say(&rig, THIEF, &join);
-        expect_refusal(THIEF, REFUSE_KEY, "JOIN speaks for another worker");
-        snprintf(thief.name, sizeof thief.name, "worker-0"); /* enrolled under the name */
-        hello_as(THIEF, thief.key, "worker-0");
-        expect_refusal(THIEF, REFUSE_NAME, pass ? "belongs to a worker that is silent" : "is connected");
-        enrol_as(GUEST, thief.key, "worker-0");
-        expect_refusal(GUEST, REFUSE_NAME, "'worker-0'");
-        assert_int_equal(n_listed, 0);
-        rig_wait(&rig, 4000000); /* three heartbeats of silence */
-    }
-    rig_hello(&rig, 0); /* the owner is not locked out */
-    struct msg m;
-    rig_expect(&rig, 0, MSG_CONFIG, &m);
-    for (int t = 0; t < 60; t += 2) { /* evicted, because worker-1 is here: now the name is free */
-        rig_beat(&rig, 1, WORKER_READY);
-        rig_wait(&rig, 2000000);
-    }
-    hello_as(THIEF, thief.key, "worker-0");
-    answer_to(THIEF, MSG_CONFIG);
-    close_with_keys();
-}
-
 /* Knowing a session's id does not help: messages of a session come with its key. */
 TEST(test_session_belongs_to_its_key)
 {
-    struct msg m, offer;
+    struct msg m, offer, join, hello = {.type = MSG_HELLO, .hello.name = "worker-0"};
     open_with_keys(NULL);
     rig_join(&rig, 0);
     rig_assigned(&rig, 0);
     uint64_t id = rig.workers[0].session, control = rig.workers[0].control;
     rig_offer_message(&rig, 0, 0, 1, &offer);
+    rig_join_message(&rig, 0, false, &join);
+    memcpy(hello.hello.uuid, rig.workers[0].uuid, WIRE_UUID);
     const struct msg stolen[] = {
         {.type = MSG_HEARTBEAT, .heartbeat.session = id},
         {.type = MSG_LEAVE, .leave.session = id},
@@ -173,6 +137,8 @@ TEST(test_session_belongs_to_its_key)
         {.type = MSG_METRICS, .metrics = {.session = id, .round = UINT64_MAX}},
         {.type = MSG_EVAL_RESULT, .eval_result = {.session = id, .eval_id = 1, .tokens = 1}},
         {.type = MSG_OFFER, .offer = offer.offer},
+        hello,
+        join,
     };
     rig_forget(&rig);
     for (size_t i = 0; i < sizeof stolen / sizeof *stolen; i++) {
@@ -263,46 +229,6 @@ TEST(test_name_belongs_to_its_key)
     hello_as(rig.workers[0].control, rig.workers[0].uuid, "copy");
     expect_refusal(rig.workers[0].control, REFUSE_KEY, "the key of 'copy' is enrolled under the name 'worker-0'");
     close_with_keys();
-}
-
-/* The operator revokes a worker while it is connected, or while the coordinator is stopped. Its place is gone, its name
- * is free, and the others go on. */
-TEST(test_revoked_worker_loses_its_place)
-{
-    static const char *const settings[] = {"coordinator.min_workers=2", "train.max_steps=20", NULL};
-    for (int stopped = 0; stopped < 2; stopped++) {
-        struct engine_worker worker = {.revoked = false};
-        struct err err = {0};
-
-        open_with_keys(settings);
-        rig_join(&rig, 0);
-        rig_join(&rig, 1);
-        rig_assigned(&rig, 0);
-        rig_assigned(&rig, 1);
-        key_of(1, worker.key);
-        assert_int_equal(engine_on_worker_listed(rig.engine, &worker, rig.now, &err), STATUS_OK);
-        if (stopped) rig_restart(&rig, false, 0);
-        if (stopped) rig_join(&rig, 0);
-        rig_forget(&rig);
-        worker.revoked = revoked[1] = true;
-        assert_int_equal(engine_on_worker_listed(rig.engine, &worker, rig.now, &err), STATUS_OK);
-        assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 1);
-        if (!stopped) {
-            expect_refusal(rig.workers[1].control, REFUSE_KEY, "has revoked the key of this worker");
-            assert_int_equal(n_dropped, 2); /* both lanes */
-        }
-        assert_int_equal(engine_on_worker_listed(rig.engine, &worker, rig.now, &err), STATUS_OK); /* no second event */
-        assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 1);
-        rig_hello(&rig, 1);
-        expect_refusal(rig.workers[1].control, REFUSE_KEY, "has revoked the key of this worker");
-        rig_deliver_all(&rig, 1, 1); /* the round closes without worker 1 */
-        rig_assigned(&rig, 0);
-        assert_int_equal(rig.workers[0].task.round, 1);
-        snprintf(thief.name, sizeof thief.name, "worker-1");
-        hello_as(THIEF, thief.key, "worker-1");
-        answer_to(THIEF, MSG_CONFIG);
-        close_with_keys();
-    }
 }
 
 TEST_MAIN(NULL, NULL)

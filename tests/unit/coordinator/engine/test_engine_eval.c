@@ -14,27 +14,8 @@ static void open_at_evaluation(int n_workers, const char *max_steps)
     char least[40];
     snprintf(least, sizeof least, "coordinator.min_workers=%d", n_workers);
     const char *settings[] = {least, "train.eval_every=1", max_steps, "model.vocab_size=256", NULL};
-    rig_open(&rig, settings);
-    for (int i = 0; i < n_workers; i++) rig_join(&rig, i);
-    for (int i = 0; i < n_workers; i++) rig_assigned(&rig, i);
+    rig_open_with(&rig, settings, n_workers, true);
     rig_deliver_all(&rig, n_workers, 1);
-}
-
-static const struct engine_event *last_event(enum engine_event_kind kind)
-{
-    for (size_t i = rig.n_events; i > 0; i--)
-        if (rig.events[i - 1].kind == kind) return &rig.events[i - 1];
-    fail_msg("no such event");
-    return NULL;
-}
-
-/* A FAULT contains both texts. Its worker is part of the text, or is checked by `it_evaluates`. */
-static bool fault_says(const char *a, const char *b)
-{
-    for (size_t i = 0; i < rig.n_events; i++)
-        if (rig.events[i].kind == ENGINE_EVENT_FAULT && strstr(rig.event_text[i], a) && strstr(rig.event_text[i], b))
-            return true;
-    return false;
 }
 
 /* How a worker lies. */
@@ -74,7 +55,7 @@ static int answer_all(int n_workers, struct liar liar)
 static double val_loss(void)
 {
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVAL), 1);
-    return last_event(ENGINE_EVENT_EVAL)->eval.val_loss;
+    return rig_last(&rig, ENGINE_EVENT_EVAL, NULL)->eval.val_loss;
 }
 
 static void next_round(int n_workers)
@@ -119,7 +100,8 @@ TEST(test_second_worker_checks_sample)
         rig_say(&rig, rig.workers[i].control, &m);
     }
     assert_true(val_loss() == (sums[0] + sums[1]) / 80);
-    assert_false(last_event(ENGINE_EVENT_EVAL)->eval.disputed || last_event(ENGINE_EVENT_EVAL)->eval.by_one);
+    assert_false(rig_last(&rig, ENGINE_EVENT_EVAL, NULL)->eval.disputed ||
+                 rig_last(&rig, ENGINE_EVENT_EVAL, NULL)->eval.by_one);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 0);
     rig_close(&rig);
 }
@@ -135,12 +117,12 @@ TEST(test_liar_among_three_is_refused)
         open_at_evaluation(3, "train.max_steps=20");
         assert_true(answer_all(3, lies[i]) > 0);
         assert_true(val_loss() == TRUTH);
-        assert_false(last_event(ENGINE_EVENT_EVAL)->eval.disputed);
+        assert_false(rig_last(&rig, ENGINE_EVENT_EVAL, NULL)->eval.disputed);
         assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1);
-        assert_true(fault_says("refused its evaluation after round 1", "it evaluates no more"));
+        assert_true(rig_faults(&rig, "refused its evaluation after round 1", "it evaluates no more"));
         char name[16];
         snprintf(name, sizeof name, "worker-%d", lies[i].worker);
-        assert_string_equal(last_event(ENGINE_EVENT_FAULT)->line.worker, name);
+        assert_string_equal(rig_last(&rig, ENGINE_EVENT_FAULT, NULL)->line.worker, name);
         next_round(3);
         assert_int_equal(answer_all(3, lies[i]), 0);
         assert_true(val_loss() == TRUTH);
@@ -158,12 +140,12 @@ TEST(test_liar_among_two_never_flatters)
         open_at_evaluation(2, "train.max_steps=20");
         assert_true(answer_all(2, lies[i]) > 0);
         assert_true(fabs(val_loss() - TRUTH) < 1e-12);
-        assert_int_equal(last_event(ENGINE_EVENT_EVAL)->eval.disputed, disputed);
+        assert_int_equal(rig_last(&rig, ENGINE_EVENT_EVAL, NULL)->eval.disputed, disputed);
         if (disputed)
-            assert_true(fault_says("disputed evaluation", "worker-0 gives") &&
-                        fault_says("worker-1 gives", "the larger value counts"));
+            assert_true(rig_faults(&rig, "disputed evaluation", "worker-0 gives") &&
+                        rig_faults(&rig, "worker-1 gives", "the larger value counts"));
         else
-            assert_true(fault_says("refused its evaluation after round 1", "it evaluates no more"));
+            assert_true(rig_faults(&rig, "refused its evaluation after round 1", "it evaluates no more"));
         next_round(2);
         assert_int_equal(answer_all(2, lies[i]) > 0, disputed);
         rig_close(&rig);
@@ -178,7 +160,7 @@ TEST(test_diverged_model_is_believed)
         rig_answer_evals(&rig, 2, i ? 900 : NAN);
         assert_true(i ? val_loss() == 900 : isinf(val_loss()));
         assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), !i);
-        if (!i) assert_true(fault_says("training diverged", "is not finite"));
+        if (!i) assert_true(rig_faults(&rig, "training diverged", "is not finite"));
         rig_close(&rig);
     }
 }
@@ -188,17 +170,18 @@ TEST(test_single_worker_is_believed_within_bounds)
     open_at_evaluation(1, "train.max_steps=20");
     rig_answer_evals(&rig, 1, 3);
     assert_true(val_loss() == 3);
-    assert_true(last_event(ENGINE_EVENT_EVAL)->eval.by_one && last_event(ENGINE_EVENT_ROUND)->round.val_by_one);
+    assert_true(rig_last(&rig, ENGINE_EVENT_EVAL, NULL)->eval.by_one &&
+                rig_last(&rig, ENGINE_EVENT_ROUND, NULL)->round.val_by_one);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 0);
     next_round(1);
     rig_answer_evals(&rig, 1, 900);
     assert_true(val_loss() == 900);
-    assert_true(fault_says("900 nats per token (8 tokens) in windows 1 to 1, above 2 ln(model.vocab_size)",
+    assert_true(rig_faults(&rig, "900 nats per token (8 tokens) in windows 1 to 1, above 2 ln(model.vocab_size)",
                            "no other worker could check it"));
     next_round(1);
     rig_answer_evals(&rig, 1, -1);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVAL), 0);
-    assert_true(fault_says("no validation loss after round 3", "the results of all workers were refused"));
+    assert_true(rig_faults(&rig, "no validation loss after round 3", "the results of all workers were refused"));
     rig_beat(&rig, 0, WORKER_READY);
     rig_assigned(&rig, 0); /* the run continues */
     rig_close(&rig);
@@ -228,7 +211,7 @@ TEST(test_late_share_goes_to_other_worker)
     again = newest_eval(0);
     assert_int_equal(again.eval.start, stuck.eval.start);
     assert_int_equal(again.eval.count, stuck.eval.count);
-    assert_true(fault_says("is late: no result within 15 s", "another worker gets its share"));
+    assert_true(rig_faults(&rig, "is late: no result within 15 s", "another worker gets its share"));
     rig_eval_result(&rig, 0, &again, TRUTH, &m);
     rig_say(&rig, rig.workers[0].control, &m);
     assert_true(val_loss() == TRUTH);
@@ -262,7 +245,7 @@ TEST(test_run_ends_without_final_evaluation)
     }
     engine_summary(rig.engine, &sum);
     assert_true(sum.done && isnan(sum.final_val_loss));
-    assert_true(fault_says("no validation loss after round 2", "no worker has answered in time"));
+    assert_true(rig_faults(&rig, "no validation loss after round 2", "no worker has answered in time"));
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 1);
     rig_restart(&rig, false, 0);
     engine_summary(rig.engine, &sum);

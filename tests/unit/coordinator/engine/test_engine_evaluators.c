@@ -31,13 +31,6 @@ static double final_loss(bool *done_p)
     return sum.final_val_loss;
 }
 
-static bool fault_says(const char *text)
-{
-    for (size_t i = 0; i < rig.n_events; i++)
-        if (rig.events[i].kind == ENGINE_EVENT_FAULT && strstr(rig.event_text[i], text)) return true;
-    return false;
-}
-
 /* The first worker defines the run without validation data; the second one defines these, also across a restart. */
 TEST(test_only_workers_with_data_evaluate)
 {
@@ -115,11 +108,10 @@ TEST(test_run_ends_when_its_evaluator_left)
     rig_wait(&rig, 2000000);
     assert_true(isnan(final_loss(&done)) && !done); /* waits for its active member */
     rig_join(&rig, 1);
-    struct msg m = {.type = MSG_LEAVE, .leave.session = rig.workers[1].session};
-    rig_say(&rig, rig.workers[1].control, &m);
+    rig_leave(&rig, 1);
     rig_beat(&rig, 0, WORKER_READY);
     assert_true(isnan(final_loss(&done)) && done);
-    assert_true(fault_says("no validation loss after round 2: no worker with validation data is here"));
+    assert_true(rig_faults(&rig, "no validation loss after round 2: no worker with validation data is here", ""));
     rig_close(&rig);
 }
 

@@ -17,119 +17,66 @@ static uint64_t draw(uint64_t below)
 
 /* --- lies --------------------------------------------------------------------------------------------------------- */
 
-typedef void lie_fn(struct wire_part *parts);
+enum { DRAWN = -1, ALL = 1, ONE = PARTS, SAME = 4 };
 
 /* The whole share then has 10.9 nats per token, less than 2 ln 256 = 11.09. */
 static const double whole_lie = (10.9 - 2) * SHARE * TOKENS;
 
-static void first_part(struct wire_part *p)
-{
-    p[0].sum += whole_lie;
-}
+/* Changes the parts first, first + step, ...: loss = times * loss + plus, tokens = tokens * quarters / 4. */
+struct change {
+    int first, step;
+    double times, plus;
+    unsigned quarters;
+};
 
-static void last_part(struct wire_part *p)
-{
-    p[PARTS - 1].sum += whole_lie;
-}
+struct forgery {
+    const char *name;
+    bool highest; /* the changed parts take the highest value, which is true, but of another part */
+    double harm;  /* of the run's loss, at most, if the liar is not named; 0: it is named always */
+    struct change changes[3];
+};
 
-static void random_part(struct wire_part *p)
-{
-    p[draw(PARTS)].sum += whole_lie;
-}
+/* A share is a third of the run, its parts spread by 0.3 on either side. */
+static const struct forgery forgeries[] = {
+    {"first part", false, 0, {{0, ONE, 1, whole_lie, SAME}}},
+    {"last part", false, 0, {{PARTS - 1, ONE, 1, whole_lie, SAME}}},
+    {"a random part", false, 0, {{DRAWN, ONE, 1, whole_lie, SAME}}},
+    {"first and last part", false, 0, {{0, PARTS - 1, 1, whole_lie / 2, SAME}}},
+    {"half a nat in a part", false, 0.5 / PARTS / 3, {{DRAWN, ONE, 1, 0.5 * 2 * TOKENS, SAME}}},
+    {"all parts x 1.05", false, 0, {{0, ALL, 1.05, 0, SAME}}},
+    {"all parts x 0.8", false, 0, {{0, ALL, 0.8, 0, SAME}}},
+    {"all parts, within rounding", false, 1e-4, {{0, ALL, 1 - 0.9e-4, 0, SAME}}},
+    {"a part of 0", false, 0, {{DRAWN, ONE, 0, 0, SAME}}},
+    {"a part of NaN", false, 0, {{DRAWN, ONE, NAN, 0, SAME}}},
+    {"an infinite part", false, 0, {{DRAWN, ONE, 1, INFINITY, SAME}}},
+    {"half of the parts as high as the highest", true, 0, {{0, 2, 1, 0, SAME}}},
+    {"a part as high as the highest", true, 0.6 / PARTS / 3, {{DRAWN, ONE, 1, 0, SAME}}},
+};
 
-static void two_parts(struct wire_part *p)
-{
-    p[0].sum += whole_lie / 2;
-    p[PARTS - 1].sum += whole_lie / 2;
-}
+static const struct forgery external_forgeries[] = {
+    {"first part", false, 0, {{0, ONE, 1, whole_lie, SAME}}},
+    {"a random part", false, 0, {{DRAWN, ONE, 1, whole_lie, SAME}}},
+    {"a negative part", false, 0, {{DRAWN, ONE, 1, -1000, SAME}}},
+    {"lies that cancel, and hide a third",
+     false,
+     0,
+     {{10, ONE, 1, 1e5, SAME}, {11, ONE, 1, -1e5, SAME}, {12, ONE, 1, 9e4, SAME}}},
+    {"a part of NaN", false, 0, {{DRAWN, ONE, NAN, 0, SAME}}},
+    {"a part with four times the tokens", false, 0, {{DRAWN, ONE, 4, 0, 4 * SAME}}},
+    {"half of the tokens", false, 0, {{0, ALL, 1, 0, SAME / 2}}},
+    {"all zero", false, 0, {{0, ALL, 0, 0, SAME}}},
+};
 
-static void half_a_nat(struct wire_part *p)
-{
-    p[draw(PARTS)].sum += 0.5 * 2 * TOKENS;
-}
-
-static void even(struct wire_part *p)
-{
-    for (int i = 0; i < PARTS; i++) p[i].sum *= 1.05;
-}
-
-static void even_low(struct wire_part *p)
-{
-    for (int i = 0; i < PARTS; i++) p[i].sum *= 0.8;
-}
-
-static void within_rounding(struct wire_part *p)
-{
-    for (int i = 0; i < PARTS; i++) p[i].sum *= 1 - 0.9e-4;
-}
-
-static void zero_part(struct wire_part *p)
-{
-    p[draw(PARTS)].sum = 0;
-}
-
-static void nan_part(struct wire_part *p)
-{
-    p[draw(PARTS)].sum = NAN;
-}
-
-static void infinite_part(struct wire_part *p)
-{
-    p[draw(PARTS)].sum = INFINITY;
-}
-
-static void swapped(struct wire_part *p)
-{
-    uint64_t a = draw(PARTS), b = draw(PARTS);
-    struct wire_part part = p[a];
-    p[a] = p[b];
-    p[b] = part;
-}
-
-/* An honest value, but of another part: half of the parts take the highest value, which is true. */
-static void raised_to_highest(struct wire_part *p)
+static void tell(const struct forgery *f, struct wire_part *parts)
 {
     double high = 0;
-    for (int i = 0; i < PARTS; i++) high = fmax(high, p[i].sum);
-    for (int i = 0; i < PARTS; i += 2) p[i].sum = high;
-}
-
-/* The same in one part: found by chance alone. */
-static void one_raised_to_highest(struct wire_part *p)
-{
-    double high = 0;
-    for (int i = 0; i < PARTS; i++) high = fmax(high, p[i].sum);
-    p[draw(PARTS)].sum = high;
-}
-
-/* Two extreme lies cancel, and hide a third one between them. */
-static void cancelling(struct wire_part *p)
-{
-    p[10].sum += 1e5;
-    p[11].sum -= 1e5;
-    p[12].sum += 9e4;
-}
-
-static void one_negative(struct wire_part *p)
-{
-    p[draw(PARTS)].sum -= 1000;
-}
-
-static void many_tokens(struct wire_part *p)
-{
-    struct wire_part *part = &p[draw(PARTS)];
-    part->sum *= 4;
-    part->tokens *= 4;
-}
-
-static void half_of_the_tokens(struct wire_part *p)
-{
-    for (int i = 0; i < PARTS; i++) p[i].tokens /= 2;
-}
-
-static void all_zero(struct wire_part *p)
-{
-    for (int i = 0; i < PARTS; i++) p[i].sum = 0;
+    for (int i = 0; i < PARTS; i++) high = fmax(high, parts[i].sum);
+    for (const struct change *c = f->changes; c < f->changes + 3 && c->step; c++) {
+        for (int i = c->first == DRAWN ? (int)draw(PARTS) : c->first; i < PARTS; i += c->step) {
+            parts[i].sum = f->highest ? high : c->times * parts[i].sum + c->plus;
+            parts[i].tokens = parts[i].tokens * c->quarters / SAME;
+        }
+    }
 }
 
 /* --- runs --------------------------------------------------------------------------------------------------------- */
@@ -137,9 +84,9 @@ static void all_zero(struct wire_part *p)
 struct run {
     int workers;
     bool external;
-    int liar;      /* worker */
-    lie_fn *lie;   /* in its first answers; NULL: none */
-    double spread; /* of the honest loss per window */
+    int liar;                  /* worker */
+    const struct forgery *lie; /* in its first answers; NULL: none */
+    double spread;             /* of the honest loss per window */
 };
 
 /* The true loss of a window, in nats per token. External: around 0. */
@@ -162,7 +109,7 @@ static void say_result(const struct run *run, int worker, const struct msg *eval
         r->parts[at++].sum = sum * (1 + 1e-6 * worker); /* other instructions */
         if (run->external) r->parts[at - 1].tokens /= 4;
     }
-    if (run->lie && worker == run->liar && task->wanted == msg_eval_all(n)) run->lie(r->parts);
+    if (run->lie && worker == run->liar && task->wanted == msg_eval_all(n)) tell(run->lie, r->parts);
     r->loss_sum = 0;
     r->tokens = 0;
     for (uint32_t i = 0; i < r->n_parts; i++) {
@@ -173,13 +120,13 @@ static void say_result(const struct run *run, int worker, const struct msg *eval
 }
 
 /* Opens a run at its first evaluation. */
-static void open_run(const struct run *run, const char *method, const char *steps)
+static void open_run(const struct run *run)
 {
     char least[40], tokens[40];
     rig_val_samples = SHARE * (uint64_t)run->workers;
     snprintf(least, sizeof least, "coordinator.min_workers=%d", run->workers);
     snprintf(tokens, sizeof tokens, "train.eval_tokens=%d", SHARE * TOKENS * run->workers);
-    const char *settings[] = {least, tokens, "train.eval_every=1", "model.vocab_size=256", steps, method, NULL};
+    const char *settings[] = {least, tokens, "train.eval_every=1", "model.vocab_size=256", "train.max_steps=20", NULL};
     rig_open(&rig, settings);
     for (int i = 0; i < run->workers; i++) rig_join(&rig, i);
     for (int i = 0; i < run->workers; i++) rig_assigned(&rig, i);
@@ -189,8 +136,8 @@ static void open_run(const struct run *run, const char *method, const char *step
     if (run->external) snprintf(config->model.family, sizeof config->model.family, "external");
 }
 
-/* Answers all EVALs. wanted_p: counts the parts of the samples, or NULL. */
-static void answer_all(const struct run *run, int *counts)
+/* Answers all EVALs. */
+static void answer_all(const struct run *run)
 {
     struct msg eval;
     for (bool any = true; any;) {
@@ -198,20 +145,10 @@ static void answer_all(const struct run *run, int *counts)
         for (int i = 0; i < run->workers; i++) {
             if (!rig_take(&rig, i, MSG_EVAL, &eval)) continue;
             any = true;
-            for (int p = 0; counts && p < PARTS; p++)
-                counts[p] += eval.eval.wanted != UINT64_MAX && eval.eval.wanted >> p & 1;
             say_result(run, i, &eval);
             rig_wait(&rig, 1000); /* a refused share goes to the next worker */
         }
     }
-}
-
-static const struct engine_event_eval *eval_event(void)
-{
-    for (size_t i = rig.n_events; i > 0; i--)
-        if (rig.events[i - 1].kind == ENGINE_EVENT_EVAL) return &rig.events[i - 1].eval;
-    fail_msg("no evaluation");
-    return NULL;
 }
 
 static double true_loss(const struct run *run)
@@ -236,61 +173,22 @@ static bool named(const struct run *run)
     return any;
 }
 
-struct forgery {
-    const char *name;
-    lie_fn *lie;
-    double harm; /* of the run's loss, at most, if the liar is not named; 0: it is named always */
-};
-
-/* A share is a third of the run, its parts spread by 0.3 on either side. */
-static const struct forgery forgeries[] = {
-    {"first part", first_part, 0},
-    {"last part", last_part, 0},
-    {"a random part", random_part, 0},
-    {"first and last part", two_parts, 0},
-    {"half a nat in a part", half_a_nat, 0.5 / PARTS / 3},
-    {"all parts x 1.05", even, 0},
-    {"all parts x 0.8", even_low, 0},
-    {"all parts, within rounding", within_rounding, 1e-4},
-    {"a part of 0", zero_part, 0},
-    {"a part of NaN", nan_part, 0},
-    {"an infinite part", infinite_part, 0},
-    {"two parts swapped", swapped, 1e-5},
-    {"half of the parts as high as the highest", raised_to_highest, 0},
-    {"a part as high as the highest", one_raised_to_highest, 0.6 / PARTS / 3},
-};
-
-static const struct forgery external_forgeries[] = {
-    {"first part", first_part, 0},
-    {"last part", last_part, 0},
-    {"a random part", random_part, 0},
-    {"first and last part", two_parts, 0},
-    {"a negative part", one_negative, 0},
-    {"lies that cancel", cancelling, 0},
-    {"a part of NaN", nan_part, 0},
-    {"a part with four times the tokens", many_tokens, 0},
-    {"half of the tokens", half_of_the_tokens, 0},
-    {"all zero", all_zero, 0},
-};
-
 static void try_forgery(const struct forgery *f, bool external)
 {
-    int caught = 0;
     for (int seed = 0; seed < SEEDS; seed++) {
         rig_entropy = (uint64_t)(100 + seed);
-        struct run run = {3, external, seed % 3, f->lie, 0.3};
-        open_run(&run, "train.method=diloco", "train.max_steps=20");
-        answer_all(&run, NULL);
-        double harm = fabs(eval_event()->val_loss - true_loss(&run));
+        struct run run = {3, external, seed % 3, f, 0.3};
+        open_run(&run);
+        answer_all(&run);
+        double harm = fabs(rig_last(&rig, ENGINE_EVENT_EVAL, NULL)->eval.val_loss - true_loss(&run));
         bool is_named = named(&run);
         if (!is_named && !(harm <= f->harm + 1e-5)) fail_msg("%s: not named, harm %g", f->name, harm);
         if (is_named && !(harm < 1e-5)) fail_msg("%s: named, harm %g", f->name, harm);
         if (!is_named && f->harm == 0) fail_msg("%s: not named, seed %d", f->name, seed);
-        assert_false(eval_event()->disputed || eval_event()->by_one);
-        caught += is_named;
+        assert_false(rig_last(&rig, ENGINE_EVENT_EVAL, NULL)->eval.disputed ||
+                     rig_last(&rig, ENGINE_EVENT_EVAL, NULL)->eval.by_one);
         rig_close(&rig);
     }
-    print_message("%s%s: named in %d of %d\n", external ? "external, " : "", f->name, caught, SEEDS);
 }
 
 TEST(test_forged_parts_are_named_or_harmless)
@@ -307,13 +205,13 @@ TEST(test_forged_parts_among_two_never_flatter)
     for (size_t i = 0; i < sizeof forgeries / sizeof *forgeries; i++) {
         for (int seed = 0; seed < SEEDS; seed++) {
             rig_entropy = (uint64_t)(200 + seed);
-            struct run run = {2, false, seed % 2, forgeries[i].lie, 0.3};
-            open_run(&run, "train.method=diloco", "train.max_steps=20");
-            answer_all(&run, NULL);
-            double gain = true_loss(&run) - eval_event()->val_loss;
+            struct run run = {2, false, seed % 2, &forgeries[i], 0.3};
+            open_run(&run);
+            answer_all(&run);
+            double gain = true_loss(&run) - rig_last(&rig, ENGINE_EVENT_EVAL, NULL)->eval.val_loss;
             if (!(gain < 1e-2)) fail_msg("%s: the loss is %g too low", forgeries[i].name, gain);
-            bool proven = forgeries[i].lie == first_part || forgeries[i].lie == last_part ||
-                          forgeries[i].lie == random_part || forgeries[i].lie == nan_part;
+            const struct change *c = forgeries[i].changes;
+            bool proven = c->step == ONE && (c->plus >= whole_lie || isnan(c->times));
             if (proven) assert_true(named(&run));
             if (proven) assert_true(fabs(gain) < 1e-5);
             rig_close(&rig);
@@ -328,11 +226,11 @@ TEST(test_honest_workers_are_never_named)
     for (int external = 0; external < 2; external++)
         for (size_t i = 0; i < 4; i++) {
             struct run run = {3, external, 0, NULL, spreads[i]};
-            open_run(&run, "train.method=diloco", "train.max_steps=20");
-            answer_all(&run, NULL);
+            open_run(&run);
+            answer_all(&run);
             assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 0);
-            assert_true(fabs(eval_event()->val_loss - true_loss(&run)) < 1e-4);
-            assert_false(eval_event()->by_one);
+            assert_true(fabs(rig_last(&rig, ENGINE_EVENT_EVAL, NULL)->eval.val_loss - true_loss(&run)) < 1e-4);
+            assert_false(rig_last(&rig, ENGINE_EVENT_EVAL, NULL)->eval.by_one);
             rig_close(&rig);
         }
 }

@@ -30,8 +30,7 @@ static void start(const char *method, int workers, const char *more)
                               NULL};
     memset(delivered, 0, sizeof delivered);
     memset(open_id, 0, sizeof open_id);
-    rig_open(&rig, settings);
-    for (int i = 0; i < workers; i++) rig_join(&rig, i);
+    rig_open_with(&rig, settings, workers, false);
 }
 
 /* Takes the newest assignment of a worker. False: none that it has not delivered. */
@@ -135,8 +134,7 @@ TEST(test_waiting_line_says_that_all_deltas_are_refused)
     /* A delta is merged: the line says no more of it. */
     for (int i = 0; i < 2; i++) assert_true(assigned(i) && !deliver(i, 1e-3f));
     catch_up(2);
-    engine_waiting(rig.engine, text, sizeof text);
-    assert_null(strstr(text, "refused"));
+    assert_null(strstr(rig_waiting(&rig), "refused"));
     rig_close(&rig);
 }
 

@@ -29,11 +29,7 @@ static void open_rig(const char *spec)
     char up[64];
     snprintf(up, sizeof up, "codec.up=%s", spec);
     const char *settings[] = {"coordinator.min_workers=2", "train.fragments=1", "train.method=local-sgd", up, NULL};
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
-    rig_assigned(&rig, 0);
-    rig_assigned(&rig, 1);
+    rig_open_with(&rig, settings, 2, true);
 }
 
 static struct codec *codec_of_run(void)
@@ -184,9 +180,7 @@ static uint16_t replaced(const char *method, const char *spec, float number)
                               method,
                               up,
                               NULL};
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_assigned(&rig, 0);
+    rig_open_with(&rig, settings, 1, true);
     struct codec *codec = codec_of_run();
     rig_values(&rig, 0, 1, x);
     x[RIG_PARAMS / 2] = number;

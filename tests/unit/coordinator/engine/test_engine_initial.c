@@ -1,11 +1,9 @@
-/* The upload of the initial model (model.family external): losses, restarts, take-overs, and hostile uploads. */
-#include <math.h>
-#include <sys/stat.h>
-
+/* The upload of the initial model (model.family external): losses, take-overs, hostile uploads, and tensors that are
+ * not exchanged: workers must agree on them, and the upload brings their values. */
 #include "common/base/hash.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/os/fileio.h"
+#include "coordinator/engine/engine_impl.h"
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/store/store_mem.h"
 #include "tests/lib/store/tmpdir.h"
@@ -22,22 +20,28 @@ static const struct outer_file files[] = {{"config.json", "{\"model_type\": \"mi
                                           {"tokenizer.json", "{\"model\": {}}", 13}};
 
 /* The bytes that a worker sends for this layout. */
-static void make_object(void)
+static void make_object(struct outer_model model, size_t step)
 {
-    struct outer_model model = {.layout = &rig.layout, .initial = theta, .files = files, .n_files = 2};
     struct outer_initial *initial;
     struct err err = {0};
+    model.layout = &rig.layout;
+    model.initial = theta;
     rng_normal_fill(7, RNG_TEST, 0, 1.0f, theta, RIG_PARAMS);
     if (outer_initial_open(&initial, &model, &err) != STATUS_OK) fail_msg("%s", err.msg);
     object_size = outer_initial_total(initial);
     assert_true(object_size <= sizeof object);
-    for (size_t at = 0; at < object_size; at += 1000) {
-        size_t n = object_size - at < 1000 ? object_size - at : 1000;
+    for (size_t at = 0; at < object_size; at += step) {
+        size_t n = object_size - at < step ? object_size - at : step;
         const uint8_t *bytes = outer_initial_read(initial, at, n, &err);
         assert_non_null(bytes);
         memcpy(object + at, bytes, n);
     }
     outer_initial_close(initial);
+}
+
+static void make_plain_object(void)
+{
+    make_object((struct outer_model){.files = files, .n_files = 2}, 1000);
 }
 
 static void open_run(void)
@@ -46,7 +50,7 @@ static void open_run(void)
     rig_open(&rig, settings);
     store_mem_keep_init(rig.store, tmpdir);
     for (int i = 0; i < RIG_WORKERS; i++) rig.workers[i].blind = true;
-    make_object();
+    make_plain_object();
 }
 
 static void close_run(void)
@@ -90,54 +94,9 @@ static void expect_theta(void)
     assert_memory_equal(run, theta, sizeof theta);
 }
 
-static void expect_refused(int worker, const char *text)
-{
-    struct msg m;
-    rig_expect(&rig, worker, MSG_REFUSE, &m);
-    if (!strstr(m.refuse.text, text)) fail_msg("\"%s\" does not contain \"%s\"", m.refuse.text, text);
-    assert_int_equal(m.refuse.code, REFUSE_LAYOUT);
-}
-
 static bool exists(const char *name)
 {
     return file_exists(tmpdir_path(name));
-}
-
-TEST(test_first_worker_uploads)
-{
-    static const size_t steps[] = {700, 1000, 1 << 16};
-    for (size_t i = 0; i < 3; i++) {
-        struct msg m;
-        void *text;
-        size_t size;
-        char waits[WIRE_TEXT_MAX];
-        open_run();
-        rig_say_join(&rig, 0);
-        struct msg_upload u = uploads(0);
-        assert_true(u.upload && !u.have && u.upto >= object_size);
-        rig_expect_none(&rig, 0, MSG_WELCOME);
-        assert_non_null(
-            strstr(engine_waiting(rig.engine, waits, sizeof waits), "initial model, which worker-0 uploads"));
-        assert_false(exists("init"));
-        send_all(0, u.upload, 0, steps[i]);
-        rig_expect(&rig, 0, MSG_WELCOME, &m);
-        for (uint32_t f = 0; f < rig.layout.n_fragments; f++) {
-            const struct fragment *fragment = &rig.layout.fragments[f];
-            assert_true(m.welcome.snapshot[f].hash == hash_floats(NULL, theta + fragment->offset, fragment->count));
-        }
-        expect_theta();
-        assert_int_equal(file_read(tmpdir_path("init/config.json"), 100, &text, &size, NULL), STATUS_OK);
-        assert_memory_equal(text, files[0].data, files[0].size);
-        mem_free(text);
-        assert_true(exists("init/tokenizer.json") && exists("init/model.safetensors") && !exists("init.tmp"));
-        send_all(0, u.upload, 0, 1000); /* late repetitions */
-        rig_join(&rig, 1);              /* the others just join */
-        rig_restart(&rig, true, i);
-        expect_theta();
-        rig_join(&rig, 1);
-        rig_assigned(&rig, 1);
-        close_run();
-    }
 }
 
 /* Lost, repeated and reordered chunks; a repeated JOIN says where to go on. */
@@ -279,29 +238,13 @@ TEST(test_hostile_heads_are_refused)
             head.files[k].size = cases[i].sizes[k];
         }
         upload_head(&head);
-        expect_refused(0, cases[i].why);
-        make_object(); /* the next worker may try */
+        rig_refused(&rig, 0, REFUSE_LAYOUT, cases[i].why);
+        make_plain_object(); /* the next worker may try */
         rig_say_join(&rig, 1);
         send_all(1, uploads(1).upload, 0, 1000);
         expect_theta();
         close_run();
     }
-}
-
-TEST(test_damaged_heads_are_refused)
-{
-    open_run();
-    for (size_t i = 0; i < 80; i++) {
-        rig_say_join(&rig, 0);
-        struct msg_upload u = uploads(0);
-        make_object();
-        if (i % 2) object[i / 2] ^= 0x41;
-        size_t n = i % 2 ? 600 : i / 2 + 1; /* damaged, or not whole */
-        send_bytes(rig.workers[0].bulk, u.upload, 0, n);
-        expect_refused(0, "the list of its files");
-    }
-    assert_null(engine_theta(rig.engine));
-    close_run();
 }
 
 /* Whole uploads that do not hold the layout's tensors, or NaN. */
@@ -318,15 +261,336 @@ TEST(test_false_models_are_refused)
         if (lie == 1) memcpy(at, "\"shape\":[4,8]", strlen(json));
         if (lie == 2) memset(object + object_size - 4, 0xff, 4); /* NaN */
         send_all(0, u.upload, 0, 1000);
-        expect_refused(0, lie == 2 ? "NaN or infinity" : lie ? "has shape" : "tensor_9");
+        rig_refused(&rig, 0, REFUSE_LAYOUT, lie == 2 ? "NaN or infinity" : lie ? "has shape" : "tensor_9");
         assert_false(exists("init"));
         assert_null(engine_theta(rig.engine));
-        make_object();
+        make_plain_object();
         rig_say_join(&rig, 1);
         send_all(1, uploads(1).upload, 0, 1000);
         expect_theta();
         close_run();
     }
+}
+
+/* --- tensors that are not exchanged ------------------------------------------------------------------------------- */
+
+enum { N = 3, BYTES_B = 600 };
+
+static uint8_t values[BYTES_B];
+
+static const struct frozen_tensor base[N] = {
+    {.name = "base.bias", .dtype = "I64", .ndim = 0, .bytes = 8, .hash = 1},
+    {.name = "base.empty", .dtype = "F32", .ndim = 1, .shape = {0}, .bytes = 0, .hash = 2},
+    {.name = "base.weight", .dtype = "BF16", .ndim = 2, .shape = {30, 10}, .bytes = BYTES_B, .hash = 3}};
+
+/* One worker's list, as JOIN carries it. */
+struct side {
+    struct frozen_tensor t[N];
+    struct frozen list;
+    uint8_t bytes[1024];
+    size_t size;
+    bool any, whole;
+};
+
+static void encode(struct side *s)
+{
+    struct writer w = writer_of(s->bytes, sizeof s->bytes);
+    s->list.tensors = s->t;
+    frozen_encode(&s->list, &w);
+    assert_false(w.bad);
+    s->size = w.pos;
+}
+
+static void side_init(struct side *s, uint32_t n)
+{
+    *s = (struct side){.list.n = n};
+    memcpy(s->t, base, sizeof base);
+    encode(s);
+}
+
+static void say_join(int worker, const struct side *s)
+{
+    struct msg m;
+    rig_hello(&rig, worker);
+    rig_expect(&rig, worker, MSG_CONFIG, &m);
+    rig_join_message(&rig, worker, false, &m);
+    m.join.frozen = s->bytes;
+    m.join.frozen_size = s->size;
+    m.join.frozen_any = s->any;
+    m.join.frozen_whole = s->whole;
+    rig_say(&rig, rig.workers[worker].control, &m);
+}
+
+static void expect_welcome(int worker, const struct side *s)
+{
+    struct msg m;
+    say_join(worker, s);
+    rig_expect(&rig, worker, MSG_WELCOME, &m);
+}
+
+static void refuse_join(int worker, const struct side *s, const char *words)
+{
+    say_join(worker, s);
+    rig_refused(&rig, worker, REFUSE_LAYOUT, words);
+}
+
+TEST(test_other_base_is_refused)
+{
+    struct side run, other;
+    rig_open(&rig, NULL);
+    side_init(&run, N);
+    side_init(&other, N);
+    expect_welcome(0, &run);
+    for (int restarted = 0; restarted < 3; restarted++) { /* the journal and the checkpoint hold the list */
+        side_init(&other, N);
+        other.t[2].hash = 4;
+        encode(&other);
+        refuse_join(1, &other,
+                    "the base model of 'worker-1' differs from the run's: frozen tensor 'base.weight' has other "
+                    "values: use the same base model as the other workers; frozen=\"any\" allows another "
+                    "quantization of it");
+        other.t[2].dtype[0] = 'X';
+        encode(&other);
+        refuse_join(1, &other, "frozen tensor 'base.weight' has dtype XF16 instead of BF16");
+        side_init(&other, 1);
+        refuse_join(1, &other, "frozen tensor 'base.empty' of the run is missing here");
+        side_init(&other, 0);
+        refuse_join(1, &other, "frozen tensor 'base.bias' of the run is missing here");
+        other.size = 3;
+        refuse_join(1, &other, "its list of frozen tensors is malformed");
+        side_init(&other, 1);
+        other.any = true;
+        expect_welcome(2, &other);
+        expect_welcome(1, &run);
+        rig_restart(&rig, restarted == 0, 1);
+    }
+    rig_close(&rig);
+}
+
+TEST(test_run_without_frozen_tensors_takes_none)
+{
+    struct side none, some;
+    rig_open(&rig, NULL);
+    side_init(&none, 0);
+    side_init(&some, N);
+    expect_welcome(0, &none);
+    refuse_join(1, &some, "frozen tensor 'base.bias' is missing in the run");
+    rig.engine->ledger.model.frozen = NULL; /* as a record of an older release: nothing is compared */
+    expect_welcome(1, &some);
+    rig_close(&rig);
+}
+
+TEST(test_malformed_first_list_is_refused)
+{
+    struct side bad;
+    rig_open(&rig, NULL);
+    side_init(&bad, N);
+    bad.size--;
+    say_join(0, &bad);
+    rig_refused(&rig, 0, REFUSE_MALFORMED, "the list of frozen tensors of 'worker-0' is malformed");
+    side_init(&bad, N);
+    snprintf(bad.t[2].name, sizeof bad.t[2].name, "%s", rig.layout.tensors[0].name);
+    encode(&bad);
+    say_join(0, &bad);
+    rig_refused(&rig, 0, REFUSE_MALFORMED, "the list of frozen tensors of 'worker-0' is malformed");
+    side_init(&bad, N);
+    bad.t[2].bytes = UINT64_MAX;
+    encode(&bad);
+    say_join(0, &bad);
+    rig_refused(&rig, 0, REFUSE_MALFORMED, "the list of frozen tensors of 'worker-0' is malformed");
+    assert_null(engine_theta(rig.engine));
+    rig_close(&rig);
+}
+
+/* A MODEL record of an older release ends before the list. */
+TEST(test_record_without_list_is_read)
+{
+    struct record_model m = {.layout = (const uint8_t *)"abc", .layout_size = 3, .model_config = "{}", .n_hashes = 1};
+    struct record_model got = {0};
+    uint8_t old[256], new[256];
+    m.model_config_size = 2;
+    struct writer w = writer_of(old, sizeof old);
+    record_encode(RECORD_MODEL, &m, &w);
+    assert_int_equal(record_decode(RECORD_MODEL, &got, old, w.pos), STATUS_OK);
+    assert_null(got.frozen);
+    size_t before = w.pos;
+    m.frozen = (const uint8_t *)"xyz";
+    m.frozen_size = 3;
+    m.frozen_whole = true;
+    w = writer_of(new, sizeof new);
+    record_encode(RECORD_MODEL, &m, &w);
+    assert_int_equal(record_decode(RECORD_MODEL, &got, new, w.pos), STATUS_OK);
+    assert_true(got.frozen_whole && got.frozen_size == 3 && !memcmp(got.frozen, "xyz", 3));
+    for (size_t cut = before + 1; cut < w.pos; cut++)
+        assert_int_equal(record_decode(RECORD_MODEL, &got, new, cut), STATUS_CORRUPT);
+    new[before] = 2; /* neither true nor false */
+    assert_int_equal(record_decode(RECORD_MODEL, &got, new, w.pos), STATUS_CORRUPT);
+}
+
+static int read_values(void *ctx, uint32_t i, uint64_t offset, void *out, size_t size)
+{
+    (void)ctx;
+    assert_true(i < N && size && offset + size <= base[i].bytes);
+    memcpy(out, values + offset, size);
+    return 0;
+}
+
+static int fail_to_read(void *ctx, uint32_t i, uint64_t offset, void *out, size_t size)
+{
+    (void)ctx, (void)out, (void)size;
+    return i == 2 && offset ? -1 : 0;
+}
+
+/* The object of a worker with this list. */
+static void make_object_of(const struct side *s, size_t step)
+{
+    for (size_t i = 0; i < BYTES_B; i++) values[i] = (uint8_t)(3 * i);
+    make_object((struct outer_model){.frozen = &s->list, .frozen_read = s->whole ? read_values : NULL}, step);
+}
+
+static void expect_uploaded(void)
+{
+    struct safetensors st;
+    struct err err = {0};
+    expect_theta();
+    if (safetensors_open(&st, tmpdir_path("init/frozen.safetensors"), &err) != STATUS_OK) fail_msg("%s", err.msg);
+    assert_int_equal(st.n, N);
+    const struct safetensors_entry *e = safetensors_find(&st, "base.weight");
+    assert_true(e && e->bytes == BYTES_B && !strcmp(e->dtype, "BF16") && !memcmp(e->data, values, BYTES_B));
+    safetensors_close(&st);
+}
+
+/* Reads at any offset give the same bytes. */
+TEST(test_upload_brings_frozen_tensors)
+{
+    static const size_t steps[] = {1000, 37, 1};
+    struct side s;
+    struct msg m;
+    for (size_t i = 0; i < 3; i++) {
+        open_run();
+        side_init(&s, N);
+        s.whole = true;
+        make_object_of(&s, steps[i]);
+        say_join(0, &s);
+        send_all(0, uploads(0).upload, 0, 1000);
+        rig_expect(&rig, 0, MSG_WELCOME, &m);
+        expect_uploaded();
+        rig_restart(&rig, true, 1);
+        s.whole = false; /* it comes second: nobody asks for its values */
+        expect_welcome(1, &s);
+        close_run();
+    }
+}
+
+TEST(test_program_that_cannot_read_uploads_nothing)
+{
+    struct side s;
+    struct outer_initial *initial;
+    struct err err = {0};
+    open_run();
+    side_init(&s, N);
+    struct outer_model model = {
+        .layout = &rig.layout, .initial = theta, .frozen = &s.list, .frozen_read = fail_to_read};
+    assert_int_equal(outer_initial_open(&initial, &model, &err), STATUS_OK);
+    uint64_t total = outer_initial_total(initial);
+    assert_null(outer_initial_read(initial, total - 1, 1, &err));
+    assert_non_null(strstr(err.msg, "cannot read the frozen tensor 'base.weight'"));
+    assert_non_null(outer_initial_read(initial, 0, 1, &err));
+    outer_initial_close(initial);
+    close_run();
+}
+
+/* The uploader's list changed: its program was started again with another base. */
+TEST(test_other_list_begins_upload_again)
+{
+    struct side s;
+    open_run();
+    side_init(&s, N);
+    s.whole = true;
+    say_join(0, &s);
+    uint64_t first = uploads(0).upload;
+    say_join(0, &s);
+    assert_true(uploads(0).upload == first);
+    s.t[0].hash = 99;
+    encode(&s);
+    say_join(0, &s);
+    assert_true(uploads(0).upload != first);
+    close_run();
+}
+
+/* lie 0: no file; 1: a file that JOIN did not announce; 2: another tensor; 3: more tensors. */
+TEST(test_false_frozen_files_are_refused)
+{
+    for (int lie = 0; lie < 4; lie++) {
+        struct side told, sent;
+        open_run();
+        side_init(&told, N);
+        side_init(&sent, N);
+        sent.whole = lie != 0;
+        make_object_of(&sent, 1000);
+        if (lie == 2) memcpy(memmem(object, object_size, "base.weight", 11), "case", 4);
+        if (lie == 3) side_init(&told, 1);
+        told.whole = lie != 1;
+        say_join(0, &told);
+        send_all(0, uploads(0).upload, 0, 1000);
+        rig_refused(&rig, 0, REFUSE_LAYOUT,
+                    lie < 2    ? "the sizes of its files do not fit its layout"
+                    : lie == 2 ? "tensor 'case.weight' is not one of the worker's list"
+                               : "frozen.safetensors has 3 tensors instead of 1");
+        assert_false(file_exists(tmpdir_path("init")));
+        assert_null(engine_theta(rig.engine));
+        side_init(&told, N); /* the next worker may try */
+        told.whole = true;
+        make_object_of(&told, 1000);
+        say_join(1, &told);
+        send_all(1, uploads(1).upload, 0, 1000);
+        expect_uploaded();
+        close_run();
+    }
+}
+
+/* The first chunk of an upload with these sizes. */
+static void send_head(uint64_t id, uint64_t model, uint64_t frozen)
+{
+    struct initial_head head = {.n_files = 2, .files = {{INITIAL_MODEL, model}, {INITIAL_FROZEN, frozen}}};
+    initial_head_encode(&head, object);
+    struct msg m = {.type = MSG_CHUNK,
+                    .chunk = {.kind = OBJECT_INITIAL,
+                              .key = id,
+                              .total = initial_total(&head),
+                              .data = object,
+                              .size = 200,
+                              .crc = crc32c(0, object, 200)}};
+    rig_say(&rig, rig.workers[0].bulk, &m);
+}
+
+TEST(test_frozen_file_is_limited_by_its_list)
+{
+    struct side s;
+    open_run();
+    side_init(&s, N);
+    s.whole = true;
+    say_join(0, &s);
+    uint64_t id = uploads(0).upload;
+    send_head(id, 100, frozen_file_most(&s.list) + 1);
+    rig_refused(&rig, 0, REFUSE_LAYOUT, "the sizes of its files do not fit its layout");
+    close_run();
+}
+
+TEST(test_upload_must_fit_the_disk)
+{
+    struct side s;
+    open_run();
+    side_init(&s, N);
+    s.whole = true;
+    s.t[2].shape[0] = UINT64_C(1) << 38;
+    s.t[2].bytes = 20 * s.t[2].shape[0]; /* 5 TiB */
+    encode(&s);
+    say_join(0, &s);
+    uint64_t id = uploads(0).upload;
+    send_head(id, 100, s.t[2].bytes);
+    rig_refused(&rig, 0, REFUSE_LAYOUT, "the initial model of 'worker-0' is refused: it has 5.5 TB, and the first");
+    close_run();
 }
 
 TEST_MAIN(tmpdir_make, tmpdir_remove)

@@ -9,15 +9,6 @@
 
 static struct rig rig;
 
-static void expect_refusal(int worker, uint16_t code, const char *words)
-{
-    struct msg m;
-    rig_expect(&rig, worker, MSG_REFUSE, &m);
-    if (m.refuse.code != code || !strstr(m.refuse.text, words))
-        fail_msg("refused with %u: %s", m.refuse.code, m.refuse.text);
-    assert_null(strchr(m.refuse.text, '\n'));
-}
-
 TEST(test_hello_of_other_run_is_refused)
 {
     struct msg m, config;
@@ -32,7 +23,7 @@ TEST(test_hello_of_other_run_is_refused)
     rig_expect(&rig, 0, MSG_CONFIG, &config);
     m.hello.run_id[3] ^= 1;
     rig_say(&rig, rig.workers[0].control, &m);
-    expect_refusal(0, REFUSE_RUN, "another run");
+    rig_refused(&rig, 0, REFUSE_RUN, "another run");
     rig_close(&rig);
 }
 
@@ -53,7 +44,7 @@ TEST(test_invalid_first_join_is_refused)
         case 4: m.join.train_samples = 0; break;
         }
         rig_say(&rig, rig.workers[0].control, &m);
-        expect_refusal(0, codes[i], "");
+        rig_refused(&rig, 0, codes[i], "");
         assert_null(engine_theta(rig.engine)); /* the refused JOIN defines no model */
     }
     rig_join(&rig, 0);
@@ -90,21 +81,21 @@ TEST(test_model_beyond_memory_is_refused)
     const uint64_t machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     rig_open(&rig, NULL);
     join_with(1 << 20, 1 << 19);
-    expect_refusal(0, REFUSE_LAYOUT, "549755813888 parameters: the coordinator would need at least 2048.00 GiB");
+    rig_refused(&rig, 0, REFUSE_LAYOUT, "549755813888 parameters: the coordinator would need at least 2048.00 GiB");
     rig_join(&rig, 0);
     rig_close(&rig);
     rig_open(&rig, staged);
     join_with(machine / 17 / 1024, 1024);
-    expect_refusal(0, REFUSE_LAYOUT, "the coordinator would need at least");
+    rig_refused(&rig, 0, REFUSE_LAYOUT, "the coordinator would need at least");
     rig_join(&rig, 0);
     rig_close(&rig);
     /* The user's limit counts, as for a worker. */
     rig_open(&rig, NULL);
     setenv(HOST_MEMORY_ENV, "1000000", 1);
     join_with(1 << 10, 1 << 8);
-    expect_refusal(0, REFUSE_LAYOUT,
-                   "262144 parameters: the coordinator would need at least 1.0 MiB of memory and has "
-                   "1000000 bytes");
+    rig_refused(&rig, 0, REFUSE_LAYOUT,
+                "262144 parameters: the coordinator would need at least 1.0 MiB of memory and has "
+                "1000000 bytes");
     unsetenv(HOST_MEMORY_ENV);
     rig_join(&rig, 0);
     rig_close(&rig);
@@ -116,8 +107,7 @@ TEST(test_later_join_that_differs_is_refused)
     uint8_t bytes[2048];
     struct msg m;
     const uint64_t shape[2] = {9, 4};
-    rig_open(&rig, NULL);
-    rig_join(&rig, 0);
+    rig_open_with(&rig, NULL, 1, false);
     rig_hello(&rig, 1);
     for (int i = 0; i < 5; i++) {
         static const uint16_t codes[] = {REFUSE_CONFIG, REFUSE_LAYOUT, REFUSE_DATASET, REFUSE_DATASET, REFUSE_DATASET};
@@ -142,7 +132,7 @@ TEST(test_later_join_that_differs_is_refused)
         case 4: m.join.train_samples--; break;
         }
         rig_say(&rig, rig.workers[1].control, &m);
-        expect_refusal(1, codes[i], words[i]);
+        rig_refused(&rig, 1, codes[i], words[i]);
         layout_finish(&other);
     }
     rig_close(&rig);
@@ -152,20 +142,18 @@ TEST(test_full_run_and_taken_name_are_refused)
 {
     const char *settings[] = {"coordinator.max_workers=2", NULL};
     struct msg m;
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
+    rig_open_with(&rig, settings, 2, false);
     rig_hello(&rig, 2);
     rig_expect(&rig, 2, MSG_CONFIG, &m);
     rig_join_message(&rig, 2, false, &m);
     rig_say(&rig, rig.workers[2].control, &m);
-    expect_refusal(2, REFUSE_FULL, "worker-0, worker-1 hold all 2 places (coordinator.max_workers)");
+    rig_refused(&rig, 2, REFUSE_FULL, "worker-0, worker-1 hold all 2 places (coordinator.max_workers)");
     snprintf(rig.workers[3].name, sizeof rig.workers[3].name, "worker-1");
     rig_hello(&rig, 3);
-    expect_refusal(3, REFUSE_NAME, "'worker-1'");
+    rig_refused(&rig, 3, REFUSE_NAME, "'worker-1'");
     rig_wait(&rig, 4000000); /* three heartbeats of silence: the name still has its owner */
     rig_hello(&rig, 3);
-    expect_refusal(3, REFUSE_NAME, "'worker-1' belongs to a worker that is silent");
+    rig_refused(&rig, 3, REFUSE_NAME, "'worker-1' belongs to a worker that is silent");
     for (int s = 0; s < 60; s += 2) { /* evicted, because worker-0 is here: the name is free */
         rig_beat(&rig, 0, WORKER_READY);
         rig_wait(&rig, 2000000);
@@ -180,11 +168,10 @@ TEST(test_full_run_and_taken_name_are_refused)
 TEST(test_copied_worker_folder_is_reported)
 {
     struct msg m;
-    rig_open(&rig, NULL);
-    rig_join(&rig, 0);
+    rig_open_with(&rig, NULL, 1, false);
     memcpy(rig.workers[1].uuid, rig.workers[0].uuid, sizeof rig.workers[1].uuid);
     rig_hello(&rig, 1);
-    expect_refusal(1, REFUSE_NAME, "'worker-1' is a copy of the folder of 'worker-0'");
+    rig_refused(&rig, 1, REFUSE_NAME, "'worker-1' is a copy of the folder of 'worker-0'");
     rig_wait(&rig, 4000000); /* silent: the worker may have been renamed */
     rig_hello(&rig, 1);
     rig_expect(&rig, 1, MSG_CONFIG, &m);
@@ -196,7 +183,8 @@ TEST(test_copied_worker_folder_is_reported)
         rig_forget(&rig);
         m = (struct msg){.type = MSG_HEARTBEAT, .heartbeat.session = old};
         rig_say(&rig, rig.workers[0].control, &m);
-        expect_refusal(0, REFUSE_UNKNOWN_SESSION, i < 1 ? "was restarted" : "two processes join in turn as 'worker-0'");
+        rig_refused(&rig, 0, REFUSE_UNKNOWN_SESSION,
+                    i < 1 ? "was restarted" : "two processes join in turn as 'worker-0'");
     }
     rig_close(&rig);
 }
@@ -204,8 +192,7 @@ TEST(test_copied_worker_folder_is_reported)
 /* A run folder restored from a copy: workers hold versions that its log lacks. */
 TEST(test_older_run_folder_is_reported)
 {
-    rig_open(&rig, NULL);
-    rig_join(&rig, 0);
+    rig_open_with(&rig, NULL, 1, false);
     rig.workers[0].versions[0] = 7;
     rig_join(&rig, 0);
     assert_false(rig.workers[0].resume);
@@ -222,9 +209,7 @@ TEST(test_suspended_coordinator_evicts_no_worker)
 {
     const char *settings[] = {"coordinator.min_workers=2", "coordinator.evict_after_s=5", "train.max_steps=20", NULL};
     struct err err = {0};
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
+    rig_open_with(&rig, settings, 2, false);
     for (int message = 0; message < 2; message++) {
         rig.now += 300000000;
         if (message)
@@ -271,9 +256,7 @@ TEST(test_worker_with_other_tokens_is_refused)
 {
     const char *settings[] = {"coordinator.min_workers=3", "train.max_steps=20", "coordinator.quorum=2", NULL};
     for (int odd = 0; odd < 3; odd++) {
-        rig_open(&rig, settings);
-        for (int i = 0; i < 3; i++) rig_join(&rig, i);
-        for (int i = 0; i < 3; i++) rig_assigned(&rig, i);
+        rig_open_with(&rig, settings, 3, true);
         rig_forget(&rig);
         say_data(0, 0, 0); /* not known yet */
         for (int i = 0; i < 3; i++) say_data(i, i == odd ? 7 : 5, 6);
@@ -289,8 +272,7 @@ TEST(test_worker_with_other_tokens_is_refused)
         expect_data_refusal(odd, "training");
         rig_close(&rig);
     }
-    rig_open(&rig, settings);
-    for (int i = 0; i < 3; i++) rig_join(&rig, i);
+    rig_open_with(&rig, settings, 3, false);
     say_data(0, 5, 6);
     say_data(2, 5, 8);
     expect_data_refusal(2, "validation");
@@ -312,10 +294,7 @@ TEST(test_returned_share_goes_to_other_worker)
     const char *settings[] = {"coordinator.min_workers=2", "train.eval_every=1", "train.eval_tokens=64",
                               "train.max_steps=20", NULL};
     struct msg mine, other, m;
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
-    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_open_with(&rig, settings, 2, true);
     rig_deliver_all(&rig, 2, 1);
     rig_expect(&rig, 0, MSG_EVAL, &mine);
     rig_expect(&rig, 1, MSG_EVAL, &other);
@@ -343,9 +322,7 @@ TEST(test_ddp_is_independent_of_fragments)
     for (int i = 0; i < 2; i++) {
         const char *settings[] = {"train.method=ddp", "coordinator.min_workers=2", "inner.grad_clip=0.001",
                                   i ? "train.fragments=2" : "train.fragments=1", NULL};
-        rig_open(&rig, settings);
-        rig_join(&rig, 0);
-        rig_join(&rig, 1);
+        rig_open_with(&rig, settings, 2, false);
         for (int round = 0; round < 3; round++) {
             for (int w = 0; w < 2; w++) rig_assigned(&rig, w);
             rig_deliver_all(&rig, 2, (float)round);

@@ -29,8 +29,7 @@ static void pass(int seconds)
 /* Worker 0 trains alone; worker 1 joined and loads its snapshot, while the log grows by `rounds`. */
 static void begin(const char *const *settings, uint64_t rate, int rounds)
 {
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
+    rig_open_with(&rig, settings, 1, false);
     for (int i = 0; i < 3; i++) round_of_worker_0();
     rig_join(&rig, 1);
     rig.workers[1].rate = rate;
@@ -62,9 +61,7 @@ TEST(test_late_worker_gets_no_work)
         rig_expect_none(&rig, 1, MSG_ASSIGN);
     }
     expect_told("nobody: this worker is 6 updates behind, ", ": this link cannot keep up");
-    char text[WIRE_TEXT_MAX];
-    engine_waiting(rig.engine, text, sizeof text);
-    assert_null(strstr(text, "worker-1"));
+    assert_null(strstr(rig_waiting(&rig), "worker-1"));
     /* Within reach at a better rate: it takes part in the next round. */
     rig.workers[1].rate = FAST;
     rig_beat(&rig, 1, WORKER_READY);
@@ -178,9 +175,7 @@ TEST(test_worker_with_merged_delta_replays_updates)
 {
     const char *settings[] = {"coordinator.min_workers=2", "coordinator.quorum=1", "train.max_steps=400",
                               "checkpoint.every=100", NULL};
-    rig_open(&rig, settings);
-    for (int i = 0; i < 2; i++) rig_join(&rig, i);
-    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_open_with(&rig, settings, 2, true);
     for (uint32_t f = 0; f < rig.layout.n_fragments; f++)
         for (int i = 2; i-- > 0;) assert_int_equal(rig_deliver(&rig, i, f, 1).type, MSG_CREDIT);
     rig_catch_up(&rig, 0);
@@ -220,8 +215,7 @@ TEST(test_end_of_run_does_not_wait_for_it)
     begin(settings, SLOW, 3);
     rig_beat(&rig, 1, WORKER_CATCHING_UP);
     rig_beat(&rig, 0, WORKER_FINISHED);
-    struct msg leave = {.type = MSG_LEAVE, .leave.session = rig.workers[0].session};
-    rig_say(&rig, rig.workers[0].control, &leave);
+    rig_leave(&rig, 0);
     rig_wait(&rig, 12000000);
     assert_true(engine_finished(rig.engine));
     rig_close(&rig);
@@ -233,15 +227,11 @@ static const char *const two[] = {"coordinator.min_workers=2", "coordinator.evic
 
 TEST(test_no_clock_runs_while_nobody_is_here)
 {
-    rig_open(&rig, two);
-    for (int i = 0; i < 2; i++) rig_join(&rig, i);
-    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_open_with(&rig, two, 2, true);
     rig_restart(&rig, false, 0); /* the coordinator stood still; its workers are gone, too */
     rig_wait(&rig, 3600000000);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 0);
-    char text[WIRE_TEXT_MAX];
-    engine_waiting(rig.engine, text, sizeof text);
-    assert_null(strstr(text, "evicted"));
+    assert_null(strstr(rig_waiting(&rig), "evicted"));
     /* The first worker is back: from now on the other one has 30 s. */
     rig_join(&rig, 0);
     for (int s = 0; s < 28; s += 2) {
@@ -258,9 +248,7 @@ TEST(test_no_clock_runs_while_nobody_is_here)
 /* The same without a restart: all workers of the run were stopped for an hour. */
 TEST(test_sleep_of_all_workers_costs_no_round)
 {
-    rig_open(&rig, two);
-    for (int i = 0; i < 2; i++) rig_join(&rig, i);
-    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_open_with(&rig, two, 2, true);
     rig_wait(&rig, 3600000000);
     for (int i = 0; i < 2; i++) rig_join(&rig, i);
     for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
@@ -274,9 +262,7 @@ TEST(test_stranger_makes_the_clock_run)
     const char *settings[] = {"coordinator.min_workers=2", "coordinator.max_workers=2", "coordinator.evict_after_s=30",
                               NULL};
     struct msg m;
-    rig_open(&rig, settings);
-    for (int i = 0; i < 2; i++) rig_join(&rig, i);
-    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_open_with(&rig, settings, 2, true);
     rig_wait(&rig, 3600000000);
     for (int s = 0; s < 40; s += 10) {
         rig_hello(&rig, 2);

@@ -1,5 +1,5 @@
-/* An enrolled worker that floods the coordinator: journal, log, metrics and memory stay small, numbers stay right, and
- * the run continues. */
+/* An enrolled worker that sends too much or nonsense: metrics, log and memory stay small, numbers stay right, and the
+ * run continues. Floods of every message are in tests/attack/floods.py. */
 
 #include "common/base/hash.h"
 #include "common/base/log.h"
@@ -27,9 +27,7 @@ static void count_lines(void *ctx, enum log_level level, const char *line)
 static void open_rig(void)
 {
     const char *settings[] = {"coordinator.min_workers=2", "train.max_steps=40", NULL};
-    rig_open(&rig, settings);
-    for (int i = 0; i < 2; i++) rig_join(&rig, i);
-    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_open_with(&rig, settings, 2, true);
     rig_forget(&rig);
 }
 
@@ -147,101 +145,6 @@ TEST(test_incomplete_deltas_take_no_memory)
             if (i || f) send_first_bytes(i, f, total[i][f]);
     assert_int_equal(store_mem_counts(rig.store).spooled, spooled + 3 * 16);
     rig_close(&rig);
-}
-
-/* --- floods ------------------------------------------------------------------------------------------------------- */
-
-enum { PER_SECOND = 50000 };
-
-/* The k-th message of a flood by worker 1. Returns its peer. */
-static uint64_t flood_message(int kind, unsigned k, struct msg *m)
-{
-    static const uint8_t data[64];
-    const struct rig_worker *w = &rig.workers[1];
-    switch (kind) {
-    case 0: *m = (struct msg){.type = MSG_STATUS}; break;
-    case 1: *m = metrics_of(1, 0, 0, 256); break;
-    case 2: rig_offer_message(&rig, 1, 0, 1, m), m->offer.round += k % 3; break;
-    case 3: rig_join_message(&rig, 1, false, m); break;
-    case 4:
-        rig_join_message(&rig, 1, false, m);
-        if (k % 2) *m = (struct msg){.type = MSG_LEAVE, .leave.session = w->session};
-        break;
-    case 5: *m = (struct msg){.type = MSG_HEARTBEAT, .heartbeat = {.session = w->session, .step = k}}; break;
-    case 6:
-        *m = (struct msg){.type = MSG_GET, .get = {.session = w->session, .kind = 1, .version = 9, .length = 1}};
-        break;
-    case 7:
-        *m = (struct msg){.type = MSG_CHUNK, .chunk = {.total = 64, .data = data, .size = 64}};
-        m->chunk.crc = crc32c(0, data, sizeof data);
-        return w->bulk;
-    case 8: *m = (struct msg){.type = MSG_HELLO}, snprintf(m->hello.name, sizeof m->hello.name, "w%u", k); break;
-    default: *m = (struct msg){.type = MSG_HEARTBEAT_ACK}; break; /* only coordinators send it */
-    }
-    return w->control;
-}
-enum { KINDS = 10 };
-
-/* Sends PER_SECOND messages in a second of virtual time. Returns the number of messages that the engine read. A closed
- * connection is dialled again ten times a second. */
-static unsigned flood(int kind)
-{
-    static uint8_t encoded[WIRE_HEADER + WIRE_BODY_MAX];
-    struct err err = {0};
-    unsigned taken = 0, closed_until = 0;
-    for (unsigned k = 0; k < PER_SECOND; k++) {
-        struct msg m, answer;
-        size_t size;
-        rig.now += 1000000 / PER_SECOND;
-        if (k < closed_until) continue;
-        uint64_t peer = flood_message(kind, k, &m);
-        if (msg_encode(&m, encoded, sizeof encoded, &size) != STATUS_OK) fail_msg("flood %d", kind);
-        enum admission_verdict verdict =
-            admission_message(rig.engine, 777, peer, msg_lane(m.type), encoded, size, rig.now);
-        if (verdict == ADMISSION_CLOSE) closed_until = k + PER_SECOND / 10;
-        if (engine_next_deadline_us(rig.engine) <= rig.now)
-            assert_int_equal(engine_tick(rig.engine, rig.now, &err), STATUS_OK);
-        if (verdict != ADMISSION_ADMIT) continue;
-        taken++;
-        assert_int_equal(engine_on_message(rig.engine, peer, msg_lane(m.type), &m, rig.now, &err), STATUS_OK);
-        if (rig_take(&rig, 1, MSG_WELCOME, &answer)) rig.workers[1].session = answer.welcome.session;
-        rig_forget(&rig);
-    }
-    return taken;
-}
-
-TEST(test_floods_cost_little)
-{
-    for (int kind = 0; kind < KINDS; kind++) {
-        struct lines lines = {0};
-        open_rig();
-        for (int second = 0; second < 3; second++) { /* buffers of their final size */
-            rig_wait(&rig, 1000000);
-            for (int i = 0; i < 2; i++) rig_beat(&rig, i, WORKER_TRAINING);
-            rig_forget(&rig);
-        }
-        uint64_t journal = store_mem_counts(rig.store).appended;
-        size_t live = mem_live_bytes();
-        log_set_sink(count_lines, &lines);
-        unsigned taken = 0;
-        for (int second = 0; second < 10; second++) {
-            taken += flood(kind);
-            rig_beat(&rig, 0, WORKER_TRAINING);
-        }
-        rig_wait(&rig, 1000000);
-        journal = store_mem_counts(rig.store).appended - journal;
-        if (taken > 200 || lines.n > 10 || journal > 4000 || mem_live_bytes() > live + (512 << 10))
-            fail_msg("flood %d: %u messages read, %d lines (\"%s\"), %llu bytes of journal, memory %zu -> %zu", kind,
-                     taken, lines.n, lines.last, (unsigned long long)journal, live, mem_live_bytes());
-        log_set_sink(NULL, NULL);
-        rig_forget(&rig);
-        rig.now += 61000000; /* refused for a minute */
-        rig_wait(&rig, 1000000);
-        rig_join(&rig, 0);
-        rig_beat(&rig, 0, WORKER_READY);
-        rig_assigned(&rig, 0); /* the run continues */
-        rig_close(&rig);
-    }
 }
 
 TEST(test_ignored_messages_are_logged)

@@ -12,8 +12,7 @@ static void start(int workers, const char *more)
     static char least[40];
     snprintf(least, sizeof least, "coordinator.min_workers=%d", workers);
     const char *settings[] = {"train.max_steps=200", "outer.momentum=0", least, more, NULL};
-    rig_open(&rig, settings);
-    for (int i = 0; i < workers; i++) rig_join(&rig, i);
+    rig_open_with(&rig, settings, workers, false);
 }
 
 static void play_round(int workers, float level, float apart)
@@ -27,9 +26,7 @@ static void play_round(int workers, float level, float apart)
 
 static bool holds(const char *text)
 {
-    static char status[1 << 16];
-    assert_true(engine_status_json(rig.engine, status, sizeof status) > 0);
-    return strstr(status, text) != NULL;
+    return strstr(rig_status(&rig), text) != NULL;
 }
 
 static const char *last_note(void)

@@ -11,56 +11,6 @@
 
 static struct rig rig;
 
-/* Checkpoints beyond `keep` are deleted, but never an update that a worker still has to apply. */
-TEST(test_updates_are_kept_for_workers_behind)
-{
-    const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=1", "coordinator.min_workers=2",
-                              "train.max_steps=20", NULL};
-    uint8_t object[8192];
-    struct msg m;
-    uint64_t list[64];
-    size_t n;
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
-    for (int round = 0; round < 4; round++) {
-        for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
-        for (int i = 0; i < 2; i++)
-            for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, i, f, 1).type, MSG_CREDIT);
-        rig_catch_up(&rig, 0); /* worker-1 only reports that it waits, at its old version */
-        rig_beat(&rig, 1, WORKER_WAITING);
-    }
-    for (uint64_t v = 1; v <= 4; v++) assert_true(rig_get(&rig, 1, OBJECT_UPDATE, 0, v, object, sizeof object) > 0);
-    rig_catch_up(&rig, 1);
-    /* The update that a worker killed now would start with stays, too: its state was saved before version 4. */
-    assert_int_equal(rig.store->ops->checkpoint_list(rig.store, list, 64, &n, NULL), STATUS_OK);
-    assert_int_equal(n, 2);
-    assert_int_equal(list[0], 3);
-    assert_true(rig_get(&rig, 1, OBJECT_UPDATE, 0, 4, object, sizeof object) > 0);
-    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
-    assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
-    assert_int_equal(rig_deliver(&rig, 0, 1, 1).type, MSG_CREDIT);
-    assert_int_equal(rig_deliver(&rig, 1, 0, 1).type, MSG_CREDIT);
-    for (int i = 0; i < 2; i++) rig_beat(&rig, i, WORKER_WAITING);
-    assert_int_equal(rig.store->ops->checkpoint_list(rig.store, list, 64, &n, NULL), STATUS_OK);
-    assert_int_equal(n, 2);
-    assert_int_equal(rig_deliver(&rig, 1, 1, 1).type, MSG_CREDIT); /* its last delta: saved since version 4 */
-    for (int i = 0; i < 2; i++) rig_catch_up(&rig, i);
-    assert_int_equal(rig.store->ops->checkpoint_list(rig.store, list, 64, &n, NULL), STATUS_OK);
-    assert_int_equal(n, 2);
-    assert_int_equal(list[0], 4);
-    assert_int_equal(list[1], 5);
-    assert_int_equal(rig.store->ops->segment_list(rig.store, list, 64, &n, NULL), STATUS_OK);
-    assert_int_equal(n, 2);
-    assert_int_equal(rig_get(&rig, 1, OBJECT_UPDATE, 0, 4, object, sizeof object), 0);
-    rig_expect(&rig, 1, MSG_REFUSE, &m);
-    assert_int_equal(m.refuse.code, REFUSE_GONE);
-    assert_int_equal(rig_get(&rig, 1, OBJECT_SNAPSHOT, 0, 3, object, sizeof object), 0);
-    rig_expect(&rig, 1, MSG_REFUSE, &m);
-    assert_int_equal(m.refuse.code, REFUSE_GONE);
-    rig_close(&rig);
-}
-
 static size_t listed(store_list_fn list)
 {
     uint64_t *numbers;
@@ -94,10 +44,7 @@ TEST(test_updates_are_not_kept_for_late_worker)
                               "coordinator.quorum=1", "train.max_steps=200", NULL};
     uint8_t object[8192];
     struct msg m;
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
-    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_open_with(&rig, settings, 2, true);
     rig_deliver_all(&rig, 2, 1); /* once in time */
     for (int round = 0; round < 6; round++) {
         round_without_late_worker(true);
@@ -152,8 +99,7 @@ TEST(test_late_joiner_gets_fresh_snapshot)
 {
     const char *settings[] = {"checkpoint.every=100", "train.max_steps=100", NULL};
     struct msg m;
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
+    rig_open_with(&rig, settings, 1, false);
     play_rounds(5);
     rig_assigned(&rig, 0);
     assert_int_equal(rig_deliver(&rig, 0, 0, 1).type,
@@ -176,8 +122,7 @@ TEST(test_late_joiner_gets_fresh_snapshot)
     assert_int_equal(store_mem_counts(rig.store).spooled, spooled);
     rig_close(&rig);
     /* A worker that still loads it keeps it. After that a new one replaces it, and the old one is gone. */
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
+    rig_open_with(&rig, settings, 1, false);
     play_rounds(3);
     rig_join(&rig, 1);
     rig_beat(&rig, 1, WORKER_CATCHING_UP);
@@ -206,8 +151,7 @@ TEST(test_small_updates_need_no_fresh_snapshot)
 {
     const char *settings[] = {"checkpoint.every=100", "train.max_steps=100", "codec.up=int8:16", "codec.down=int8:16",
                               NULL};
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
+    rig_open_with(&rig, settings, 1, false);
     play_rounds(1);
     rig_join(&rig, 1);
     assert_int_equal(rig.workers[1].versions[0], 0);
@@ -237,8 +181,7 @@ static enum status stays(struct store *s, uint64_t number, struct err *err)
 TEST(test_undeletable_files_do_not_stop_run)
 {
     const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=1", "train.max_steps=20", NULL};
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
+    rig_open_with(&rig, settings, 1, false);
     const struct store_ops *ops = rig.store->ops;
     struct store_ops refusing = *ops;
     refusing.checkpoint_remove = stays;
@@ -274,8 +217,7 @@ TEST(test_updates_are_kept_for_older_states)
                               "train.max_steps=40", NULL};
     uint64_t list[64];
     size_t n;
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
+    rig_open_with(&rig, settings, 1, false);
     for (uint64_t round = 0; round < 8; round++) {
         rig_assigned(&rig, 0);
         for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 0, f, 1).type, MSG_CREDIT);

@@ -17,32 +17,16 @@ static void become(int worker, unsigned number)
     w->session = 0;
 }
 
-static void leave(int worker)
-{
-    struct msg m = {.type = MSG_LEAVE, .leave.session = rig.workers[worker].session};
-    rig_say(&rig, rig.workers[worker].control, &m);
-}
-
-static void expect_full(int worker, const char *text)
-{
-    struct msg m;
-    rig_expect(&rig, worker, MSG_REFUSE, &m);
-    assert_int_equal(m.refuse.code, REFUSE_FULL);
-    if (!strstr(m.refuse.text, text)) fail_msg("%s", m.refuse.text);
-}
-
 /* Ten thousand workers join and leave without a delta: the run does not grow, and a restart finds the same state. */
 TEST(test_guests_leave_nothing_behind)
 {
     const char *settings[] = {"train.max_steps=40", NULL};
     char before[4096], json[4096];
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_assigned(&rig, 0);
+    rig_open_with(&rig, settings, 1, true);
     rig_deliver_all(&rig, 1, 1);
     become(1, 0);
     rig_join(&rig, 1);
-    leave(1);
+    rig_leave(&rig, 1);
     rig_forget(&rig);
     uint64_t written = store_mem_counts(rig.store).appended;
     size_t live = mem_live_bytes(), status = engine_status_json(rig.engine, before, sizeof before);
@@ -50,7 +34,7 @@ TEST(test_guests_leave_nothing_behind)
         become(1, i);
         rig_join(&rig, 1);
         assert_int_equal(rig.workers[1].id, 1);
-        leave(1);
+        rig_leave(&rig, 1);
         rig_forget(&rig);
     }
     written = store_mem_counts(rig.store).appended - written;
@@ -73,14 +57,13 @@ TEST(test_idle_worker_is_replaced)
 {
     const char *settings[] = {"coordinator.max_workers=2", "coordinator.min_workers=2", "coordinator.evict_after_s=100",
                               "coordinator.quorum=1",      "train.max_steps=40",        NULL};
-    rig_open(&rig, settings);
-    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    rig_open_with(&rig, settings, 2, false);
     for (int round = 0; round < 3; round++) { /* measured rounds */
         for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
         rig_deliver_all(&rig, 2, 1);
     }
     rig_say_join(&rig, 2);
-    expect_full(2,
+    rig_refused(&rig, 2, REFUSE_FULL,
                 "worker-0, worker-1 hold all 2 places (coordinator.max_workers). 'worker-2' gets a place when one of "
                 "them leaves or delivers nothing for 1 min 40 s");
     rig_assigned(&rig, 0);
@@ -92,7 +75,7 @@ TEST(test_idle_worker_is_replaced)
         rig_forget(&rig);
     }
     rig_say_join(&rig, 2);
-    expect_full(2, "worker-0, worker-1 hold");
+    rig_refused(&rig, 2, REFUSE_FULL, "worker-0, worker-1 hold");
     for (int s = 0; s < 3; s++) {
         rig_wait(&rig, 1000000);
         rig_beat(&rig, 0, WORKER_READY);
@@ -109,7 +92,7 @@ TEST(test_idle_worker_is_replaced)
     rig_expect(&rig, 1, MSG_REFUSE, &m);
     assert_int_equal(m.refuse.code, REFUSE_UNKNOWN_SESSION);
     rig_say_join(&rig, 1);
-    expect_full(1, "worker-0, worker-2 hold");
+    rig_refused(&rig, 1, REFUSE_FULL, "worker-0, worker-2 hold");
     rig_close(&rig);
 }
 
@@ -127,7 +110,7 @@ TEST(test_worker_that_never_takes_work_is_replaced)
         rig_say_join(&rig, 1);
     }
     rig_say_join(&rig, 0);
-    expect_full(0, "worker-1 hold all 1 places");
+    rig_refused(&rig, 0, REFUSE_FULL, "worker-1 hold all 1 places");
     rig_wait(&rig, 11000000);
     rig_join(&rig, 0);
     rig_close(&rig);

@@ -22,9 +22,7 @@ static uint64_t last_segment(struct store *s, size_t *size)
 
 static void begin(const char *const *settings)
 {
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
+    rig_open_with(&rig, settings, 2, false);
 }
 
 static const char *const diloco[] = {"coordinator.min_workers=2",
@@ -66,8 +64,7 @@ TEST(test_interrupted_recovery_changes_nothing)
     begin(diloco);
     rig_play(&rig, NULL);
     uint64_t theta = rig_theta_hash(&rig), records = 0;
-    engine_destroy(rig.engine);
-    rig.engine = NULL;
+    rig_stop(&rig);
     rig_forget(&rig);
     last_segment(rig.store, &size);
     for (enum status status = STATUS_INTERRUPTED; status == STATUS_INTERRUPTED; records++) {
@@ -91,8 +88,7 @@ TEST(test_checkpoint_of_other_format_is_refused)
     begin(diloco);
     rig_play(&rig, NULL);
     uint64_t theta = rig_theta_hash(&rig);
-    engine_destroy(rig.engine);
-    rig.engine = NULL;
+    rig_stop(&rig);
     uint8_t *bytes = store_mem_state(rig.store, &round);
     assert_non_null(bytes);
     bytes[6] = '1';
@@ -100,9 +96,7 @@ TEST(test_checkpoint_of_other_format_is_refused)
              "checkpoint round_%06d has format 1, this program reads 3: continue with the release that "
              "began the run, or start a new run from the checkpoint (model.init_from)",
              (int)round);
-    assert_int_equal(rig_start(&rig, &err), STATUS_UNSUPPORTED);
-    assert_string_equal(err.msg, line);
-    rig.engine = NULL;
+    rig_start_fails(&rig, STATUS_UNSUPPORTED, line);
     bytes[6] = 'x';
     err = (struct err){0};
     if (rig_start(&rig, &err) != STATUS_OK) fail_msg("%s", err.msg); /* damage, no format: the one before is enough */
@@ -113,7 +107,6 @@ TEST(test_checkpoint_of_other_format_is_refused)
 /* A run without a join accepts other settings and keeps them. */
 TEST(test_settings_may_change_before_first_join)
 {
-    struct err err = {0};
     struct msg m;
     rig_open(&rig, diloco);
     rig_hello(&rig, 0);
@@ -128,11 +121,8 @@ TEST(test_settings_may_change_before_first_join)
     }
     rig_join(&rig, 0);
     rig.config.train.sync_every = 2;
-    engine_destroy(rig.engine);
-    rig.engine = NULL;
-    assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
-    assert_non_null(strstr(err.msg, "train.sync_every (2 here, 5 in the run)"));
-    rig.engine = NULL;
+    rig_stop(&rig);
+    rig_start_fails(&rig, STATUS_INVALID, "train.sync_every (2 here, 5 in the run)");
     rig.config.train.sync_every = 5;
     rig_restart(&rig, true, 0);
     rig_close(&rig);
@@ -142,27 +132,21 @@ TEST(test_other_settings_are_refused)
 {
     struct err err = {0};
     begin(diloco);
-    engine_destroy(rig.engine);
-    rig.engine = NULL;
+    rig_stop(&rig);
     rig.config.train.sync_every = 5;
-    assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
-    assert_non_null(strstr(err.msg, "train.sync_every (5 here, 2 in the run)"));
-    rig.engine = NULL;
+    rig_start_fails(&rig, STATUS_INVALID, "train.sync_every (5 here, 2 in the run)");
     rig.config.train.sync_every = 2;
     err = (struct err){0};
     /* No residuals: other arrays in checkpoints. */
     snprintf(rig.config.codec.down, sizeof rig.config.codec.down, "fp32");
-    assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
-    assert_non_null(strstr(err.msg, "codec.down (fp32 here, int8:16 in the run)"));
-    rig.engine = NULL;
+    rig_start_fails(&rig, STATUS_INVALID, "codec.down (fp32 here, int8:16 in the run)");
     snprintf(rig.config.codec.down, sizeof rig.config.codec.down, "int8:16");
     err = (struct err){0};
     rig.config.inner.moments = PRECISION_BF16; /* a key whose default is not written */
-    assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
-    assert_string_equal(err.msg, "the run folder belongs to a run with other settings: inner.moments (bf16 here, "
-                                 "fp32 in the run): leave CONFIG and these settings out to continue it, or choose "
-                                 "another --dir and start from this run's checkpoint (model.init_from)");
-    rig.engine = NULL;
+    rig_start_fails(&rig, STATUS_INVALID,
+                    "the run folder belongs to a run with other settings: inner.moments (bf16 here, "
+                    "fp32 in the run): leave CONFIG and these settings out to continue it, or choose "
+                    "another --dir and start from this run's checkpoint (model.init_from)");
     rig.config.inner.moments = PRECISION_FP32;
     snprintf(rig.config.coordinator.listen, sizeof rig.config.coordinator.listen, "tcp://127.0.0.1:5555"); /* local */
     assert_int_equal(rig_start(&rig, &err), STATUS_OK);
@@ -198,8 +182,7 @@ TEST(test_replay_detects_forged_update)
     rig_assigned(&rig, 0);
     rig_assigned(&rig, 1);
     rig_deliver_all(&rig, 2, 1);
-    engine_destroy(rig.engine);
-    rig.engine = NULL;
+    rig_stop(&rig);
     assert_int_equal(rig.store->ops->checkpoint_remove(rig.store, 0, &err), STATUS_OK); /* replay all records */
     assert_int_equal(store_mem_create(&forged), STATUS_OK);
     assert_int_equal(journal_begin(&to, forged, 0, &err), STATUS_OK);

@@ -12,9 +12,7 @@ static struct rig rig;
 
 static void begin(const char *const *settings)
 {
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
+    rig_open_with(&rig, settings, 2, false);
 }
 
 static void join_again(void)
@@ -101,7 +99,6 @@ static void restart_between(void)
 TEST(test_earlier_settings_continue_the_run)
 {
     static const char *const first[] = {"inner.learning_rate=0.001"}, *const second[] = {"inner.learning_rate=0.002"};
-    struct err err = {0};
     const char *const settings[] = {"coordinator.min_workers=2", NULL};
     begin(settings);
     double original = rig.config.inner.learning_rate;
@@ -113,13 +110,11 @@ TEST(test_earlier_settings_continue_the_run)
         assert_true(engine_config(rig.engine)->inner.learning_rate == 0.002);
     }
     rig.config.inner.learning_rate = 0.003;
-    engine_destroy(rig.engine);
-    rig.engine = NULL;
-    assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
-    assert_string_equal(err.msg, "the run has other values: inner.learning_rate (0.003 here, 0.002 in the run): write "
-                                 "--change KEY=VALUE to change one from here on, or leave CONFIG and these settings "
-                                 "out to continue as before");
-    rig.engine = NULL;
+    rig_stop(&rig);
+    rig_start_fails(&rig, STATUS_INVALID,
+                    "the run has other values: inner.learning_rate (0.003 here, 0.002 in the run): write "
+                    "--change KEY=VALUE to change one from here on, or leave CONFIG and these settings "
+                    "out to continue as before");
     rig.config.inner.learning_rate = original;
     restart(NULL, false, 0);
     rig_close(&rig);
@@ -145,8 +140,7 @@ TEST(test_other_keys_follow_each_start)
 
 static enum status start_with(uint32_t max_steps, struct err *err)
 {
-    engine_destroy(rig.engine);
-    rig.engine = NULL;
+    rig_stop(&rig);
     rig.config.train.max_steps = max_steps;
     enum status status = rig_start(&rig, err);
     if (status != STATUS_OK) rig.engine = NULL;
@@ -211,14 +205,10 @@ TEST(test_impossible_changes_are_refused)
     begin(settings);
     uint64_t theta = rig_theta_hash(&rig);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct err err = {0};
-        engine_destroy(rig.engine);
-        rig.engine = NULL;
+        rig_stop(&rig);
         rig.changes = &cases[i].change;
         rig.n_changes = 1;
-        assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
-        assert_string_equal(err.msg, cases[i].line);
-        rig.engine = NULL;
+        rig_start_fails(&rig, STATUS_INVALID, cases[i].line);
         restart(NULL, false, 0);
         assert_true(rig_theta_hash(&rig) == theta);
         assert_int_equal(rig_events(&rig, ENGINE_EVENT_CHANGE), 0);
