@@ -1,13 +1,6 @@
 /* Tests a model on the emulated CUDA device in bf16: loss and gradient are close to the CPU's in fp32, and the bf16
  * weights equal the rounded parameters after every operation that changes them. ctest: labels=asan timeout=120 */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
@@ -16,6 +9,7 @@
 #include "gpu/cuda/rt/cuda_peak.h"
 #include "tests/lib/device/device_case.h"
 #include "tests/lib/device/device_pair.h"
+#include "tests/lib/test.h"
 #include "worker/model/decoder.h"
 #include "worker/model/gpt2.h"
 
@@ -119,9 +113,8 @@ static void adamw(struct side *s, uint64_t step)
 }
 
 /* The tolerances allow the rounding of bf16 (at most 2^-9) through forward and backward of two blocks. */
-static void test_model(void **state)
+TEST(test_model)
 {
-    (void)state;
     struct side cpu = side_open(false), cuda = side_open(true);
     for (uint64_t step = 1; step <= 3; step++) {
         run(&cpu, true);
@@ -156,9 +149,8 @@ static void image_is_true(struct side *s, const char *after)
     mem_free(theta);
 }
 
-static void test_writers(void **state)
+TEST(test_writers)
 {
-    (void)state;
     struct side s = side_open(true);
     const struct device_ops *ops = s.dev->ops;
     float *values = start_of(64);
@@ -189,9 +181,8 @@ static void test_writers(void **state)
 }
 
 /* Random changes and random refreshes: refreshed ranges equal theta, and no other range changes. */
-static void test_ranges(void **state)
+TEST(test_ranges)
 {
-    (void)state;
     enum { N = 400 };
     struct side s = side_open(true);
     float *x = place(&s, NULL, N * sizeof *x), now[N] = {0};
@@ -220,9 +211,8 @@ static void test_ranges(void **state)
     side_close(&s);
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
     struct side s = side_open(true);
     struct err err = {0};
     device_params(s.dev, s.theta, s.n + 1, 0, 1);
@@ -248,10 +238,9 @@ static void test_refusals(void **state)
 
 /* The bits of a sum do not depend on the alignment of its operands: the order is fixed, whether loads are wide or not.
  */
-static void test_sums_anywhere(void **state)
+TEST(test_sums_anywhere)
 {
     enum { N = 20011 };
-    (void)state;
     struct device *dev = cuda_begin(false);
     float *values = case_normal(N, 5, 1), results[4] = {0};
     double want[2] = {0, 0};
@@ -278,9 +267,8 @@ static void test_sums_anywhere(void **state)
 }
 
 /* Peaks for MFU: names match by whole words, variants have their own peak, and unknown names have none. */
-static void test_peaks(void **state)
+TEST(test_peaks)
 {
-    (void)state;
     static const struct {
         const char *name;
         double tflops;
@@ -313,11 +301,4 @@ static void test_peaks(void **state)
     cuda_end(dev);
 }
 
-int main(int argc, char **argv)
-{
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_model),         cmocka_unit_test(test_writers),
-                                       cmocka_unit_test(test_ranges),        cmocka_unit_test(test_refusals),
-                                       cmocka_unit_test(test_sums_anywhere), cmocka_unit_test(test_peaks)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

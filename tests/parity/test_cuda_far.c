@@ -4,14 +4,7 @@
  * The large arrays are not allocated. Their base pointers lie far before small arrays, which hold the elements of the
  * last blocks; only these blocks run. A 32-bit index would address unmapped memory and end the process.
  * ctest: timeout=120 */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "gpu/cuda/cuda_impl.h"
@@ -20,6 +13,7 @@
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/device/device_case.h"
 #include "tests/lib/device/device_pair.h"
+#include "tests/lib/test.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -164,16 +158,15 @@ static void compare(const char *name)
     if (!changed) fail_msg("%s: no array changed", name);
 }
 
-/* Run the check *state in fp32 and bf16, with rows that are a multiple of a wide load and others. */
-static void each_kind(void **state)
+/* Run the check in fp32 and bf16, with rows that are a multiple of a wide load and others. */
+static void each_kind(check_fn check)
 {
-    const check_fn *check = *state;
     signal(SIGSEGV, SIG_DFL); /* cmocka's handler would continue in the middle of a launch */
     signal(SIGBUS, SIG_DFL);
     for (int kind = 0; kind < 4; kind++) {
         dev = cuda_begin(false);
         bf16 = kind / 2;
-        (*check)(COLUMNS - kind % 2 * 3);
+        check(COLUMNS - kind % 2 * 3);
         cuda_end(dev);
     }
 }
@@ -565,18 +558,21 @@ static void check_delta(size_t c)
 }
 
 #define FAR_TEST(name)                                                                                                 \
+    TEST(test_far_##name)                                                                                              \
     {                                                                                                                  \
-        "test_far_" #name, each_kind, NULL, NULL, &(check_fn)                                                          \
-        {                                                                                                              \
-            check_##name                                                                                               \
-        }                                                                                                              \
+        each_kind(check_##name);                                                                                       \
     }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        FAR_TEST(elements), FAR_TEST(reduce),  FAR_TEST(adamw), FAR_TEST(muon), FAR_TEST(embed),     FAR_TEST(norm),
-        FAR_TEST(both),     FAR_TEST(columns), FAR_TEST(gates), FAR_TEST(loss), FAR_TEST(attention), FAR_TEST(delta),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+FAR_TEST(elements)
+FAR_TEST(reduce)
+FAR_TEST(adamw)
+FAR_TEST(muon)
+FAR_TEST(embed)
+FAR_TEST(norm)
+FAR_TEST(both)
+FAR_TEST(columns)
+FAR_TEST(gates)
+FAR_TEST(loss)
+FAR_TEST(attention)
+FAR_TEST(delta)
+TEST_MAIN(NULL, NULL)
