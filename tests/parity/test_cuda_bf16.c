@@ -26,15 +26,6 @@ struct side {
     size_t n;
 };
 
-static void *place(struct side *s, const void *values, size_t bytes)
-{
-    void *p = s->dev->ops->alloc(s->dev, bytes);
-    assert_non_null(p);
-    if (values) s->dev->ops->upload(s->dev, p, values, bytes);
-    assert_int_equal(s->dev->ops->sync(s->dev, NULL), STATUS_OK);
-    return p;
-}
-
 static float *start_of(size_t n)
 {
     return case_normal(n, 1, 0.05f);
@@ -58,13 +49,13 @@ static struct side side_open(bool cuda)
         targets[i] = i % 9 == 8 ? -1 : (5 * i + 1) % 70;
     }
     float *theta = start_of(s.n);
-    s.theta = place(&s, theta, s.n * sizeof *theta);
-    s.grad = place(&s, NULL, s.n * sizeof *theta);
-    s.m = place(&s, NULL, s.n * sizeof *theta);
-    s.v = place(&s, NULL, s.n * sizeof *theta);
-    s.loss = place(&s, NULL, ROWS * sizeof *theta);
-    s.tokens = place(&s, tokens, sizeof tokens);
-    s.targets = place(&s, targets, sizeof targets);
+    s.theta = case_put(s.dev, theta, s.n * sizeof *theta);
+    s.grad = case_put(s.dev, NULL, s.n * sizeof *theta);
+    s.m = case_put(s.dev, NULL, s.n * sizeof *theta);
+    s.v = case_put(s.dev, NULL, s.n * sizeof *theta);
+    s.loss = case_put(s.dev, NULL, ROWS * sizeof *theta);
+    s.tokens = case_put(s.dev, tokens, sizeof tokens);
+    s.targets = case_put(s.dev, targets, sizeof targets);
     mem_free(theta);
     return s;
 }
@@ -79,11 +70,9 @@ static void side_close(struct side *s)
 
 static float *host_of(struct side *s, const float *p, size_t n)
 {
-    struct err err = {0};
     float *host = mem_alloc(n, sizeof *host);
     assert_non_null(host);
-    s->dev->ops->download(s->dev, host, p, n * sizeof *host);
-    if (s->dev->ops->sync(s->dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    case_get(s->dev, host, p, n * sizeof *host);
     return host;
 }
 
@@ -139,8 +128,7 @@ static void image_is_true(struct side *s, const char *after)
     float *theta = host_of(s, s->theta, s->n);
     uint16_t *half = mem_alloc(s->n, sizeof *half);
     assert_non_null(half);
-    s->dev->ops->download(s->dev, half, image->values, s->n * sizeof *half);
-    assert_int_equal(s->dev->ops->sync(s->dev, NULL), STATUS_OK);
+    case_get(s->dev, half, image->values, s->n * sizeof *half);
     assert_ptr_equal(image->theta, s->theta);
     assert_int_equal(image->n_stale, 0);
     for (size_t i = 0; i < s->n; i++)
@@ -185,7 +173,7 @@ TEST(test_ranges)
 {
     enum { N = 400 };
     struct side s = side_open(true);
-    float *x = place(&s, NULL, N * sizeof *x), now[N] = {0};
+    float *x = case_put(s.dev, NULL, N * sizeof *x), now[N] = {0};
     uint16_t half[N];
     bool fresh[N] = {false};
     device_params(s.dev, x, N, 0, 0);
@@ -202,8 +190,7 @@ TEST(test_ranges)
         }
         device_params(s.dev, x, N, begin, n);
         for (size_t i = begin; i < begin + n; i++) fresh[i] = true;
-        s.dev->ops->download(s.dev, half, cuda_of(s.dev)->image->values, sizeof half);
-        assert_int_equal(s.dev->ops->sync(s.dev, NULL), STATUS_OK);
+        case_get(s.dev, half, cuda_of(s.dev)->image->values, sizeof half);
         for (size_t i = 0; i < N; i++)
             if (fresh[i] && half[i] != bf16_of(now[i])) fail_msg("round %d: %zu is stale", (int)round, i);
     }
@@ -256,8 +243,7 @@ TEST(test_sums_anywhere)
         dev->ops->sumsq(dev, N, p + at, out + 2 * at + 1);
         assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
     }
-    dev->ops->download(dev, results, out, sizeof results);
-    assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
+    case_get(dev, results, out, sizeof results);
     assert_memory_equal(results, results + 2, 2 * sizeof *results);
     for (int i = 0; i < 2; i++) assert_true(fabs((double)results[i] - want[i]) < 1e-6 * want[1]);
     dev->ops->release(dev, p);
