@@ -148,5 +148,6 @@ int main(int argc, char **argv)
     make_safetensors();
     corpus_make_wire(argv[1]);
     corpus_make_journal();
+    if (mem_live_bytes()) corpus_die("memory is left");
     return 0;
 }
