@@ -243,11 +243,6 @@ static void check_restart(void)
     replica_destroy(first);
 }
 
-TEST(test_restart)
-{
-    check_restart();
-}
-
 /* The rounding of moments depends on worker and step, not on the start; a refused step does not count. */
 TEST(test_restart_bf16_moments)
 {
