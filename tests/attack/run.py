@@ -12,7 +12,7 @@ import rig
 
 def main(names):
     rig.make_data()
-    for name in names or ["strangers", "liars", "floods", "faults", "uploads"]:
+    for name in names or ["strangers", "liars", "floods", "faults"]:
         __import__(name).go()
     rig.finish()
 

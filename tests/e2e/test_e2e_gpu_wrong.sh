@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Emulated GPUs:
 # - Impossible settings and environments end in one line without a crash.
-# - Unusual sizes work.
+# - Unusual sizes work, and each kind of attention.
 # - A run continues on a GPU and again on the CPU.
 # ctest: timeout=170 labels=long
 # shellcheck source=tests/e2e/lib.sh
@@ -86,6 +86,18 @@ for odd in '--train.batch_size=1 --model.block_size=1' '--model.n_embd=9 --model
         fail "$odd: the log does not name the slower attention kernel"
     rm -rf odd
 done
+
+# Attention in bf16: the log names what computes it.
+export ATOLL_EMULATE_CUDNN=1
+for wish in '' cudnn exact plain; do
+    name='bf16, emulated cuDNN'
+    [[ $wish != plain ]] || name='bf16, plain attention'
+    ATOLL_ATTENTION=$wish launch attention --train.devices=cuda --train.precision=bf16
+    ((status == 0)) || fail "ATOLL_ATTENTION=$wish: exit code $status: $(tail -n 3 attention.log)"
+    grep -q "$name" attention/logs/worker-0.log || fail "ATOLL_ATTENTION=$wish: the log does not name $name"
+    rm -rf attention
+done
+unset ATOLL_EMULATE_CUDNN
 
 # One run on the CPU, a GPU and the CPU again.
 steps_reach() { (($(grep -c '"event":"step"' moved/metrics.jsonl) >= $1)); }

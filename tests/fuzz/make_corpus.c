@@ -1,6 +1,6 @@
-/* Writes the binary seed inputs: make_corpus tests/fuzz/corpus.
- * File names describe the contents; the output is deterministic. The text seeds (config) are plain files in their
- * folder. */
+/* Writes the binary seed inputs: make_corpus tests/golden/protocol_v2 FOLDER.
+ * File names describe the contents; the output is deterministic. The text seeds (config) are plain files in
+ * tests/fuzz/corpus. */
 #include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,23 +13,30 @@
 #include "common/base/rng.h"
 #include "compress/codec.h"
 #include "tests/fuzz/codec_specs.h"
+#include "tests/fuzz/make_corpus.h"
 
 static const char *root;
 
-static void die(const char *what)
+void corpus_die(const char *what)
 {
     fprintf(stderr, "make_corpus: %s\n", what);
     exit(1);
 }
 
-static void put(const char *fuzzer, const char *name, const void *data, size_t size)
+void corpus_put(const char *fuzzer, const char *name, const void *head, size_t head_size, const void *data, size_t size)
 {
     char path[1024];
     snprintf(path, sizeof path, "%s/%s", root, fuzzer);
     mkdir(path, 0777);
     snprintf(path, sizeof path, "%s/%s/%s", root, fuzzer, name);
     FILE *file = fopen(path, "wb");
-    if (!file || fwrite(data, 1, size, file) != size || fclose(file)) die(path);
+    if (!file || fwrite(head, 1, head_size, file) != head_size || fwrite(data, 1, size, file) != size || fclose(file))
+        corpus_die(path);
+}
+
+static void put(const char *fuzzer, const char *name, const void *data, size_t size)
+{
+    corpus_put(fuzzer, name, "", 0, data, size);
 }
 
 /* Writes selector and count as fuzz_codec.c reads them, then a payload or floats. */
@@ -44,13 +51,13 @@ static void make_codec(void)
         struct codec_span spans[2];
         size_t n_spans = codec_specs_spans(n, spans);
         struct codec *codec;
-        if (codec_create(&codec, codec_specs[i], spans, n_spans, NULL) != STATUS_OK) die(codec_specs[i]);
+        if (codec_create(&codec, codec_specs[i], spans, n_spans, NULL) != STATUS_OK) corpus_die(codec_specs[i]);
         rng_normal_fill(i, RNG_TEST, 0, 0.01f, x, n);
         for (size_t k = 0; k < n; k++)
             if (k % 3 && !(topk && i & 1)) x[k] = 0; /* zeros for lz4, and fewer values than topk may send */
         input[0] = i;
         input[1] = n == 33 ? 7 : n == 100 ? 9 : 13;
-        if (codec_encode(codec, x, input + 2, sizeof input - 2, &size, NULL) != STATUS_OK) die(codec_specs[i]);
+        if (codec_encode(codec, x, input + 2, sizeof input - 2, &size, NULL) != STATUS_OK) corpus_die(codec_specs[i]);
         snprintf(name, sizeof name, "payload-%u", i);
         put("codec", name, input, 2 + size);
         input[0] = 0x40 | i;
@@ -133,11 +140,14 @@ static void make_safetensors(void)
 
 int main(int argc, char **argv)
 {
-    if (argc != 2) die("usage: make_corpus FOLDER");
-    root = argv[1];
+    if (argc != 3) corpus_die("usage: make_corpus GOLDEN FOLDER");
+    root = argv[2];
     mkdir(root, 0777);
     make_codec();
     make_tokens();
     make_safetensors();
+    corpus_make_wire(argv[1]);
+    corpus_make_journal();
+    if (mem_live_bytes()) corpus_die("memory is left");
     return 0;
 }

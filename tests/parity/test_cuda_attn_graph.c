@@ -2,17 +2,12 @@
  * interpreter executes the operations one by one (tests/cuda/emulator/graph_run.h). Tolerances are the rounding of fp32
  * and of bf16. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "gpu/cuda/cudnn/cuda_attn_graph.h"
 #include "tests/cuda/emulator/graph_run.h"
 #include "tests/lib/device/device_case.h"
+#include "tests/lib/test.h"
 
 static struct device *cpu;
 
@@ -160,10 +155,9 @@ static const struct attn_graph_shape shapes[] = {
     {1, 4, 1, 12, 80, false, ATTN_F32, 90},
 };
 
-static void test_graphs(void **state)
+TEST(test_graphs)
 {
     struct err err = {0};
-    (void)state;
     if (device_open("cpu", 1, &cpu, &err) != STATUS_OK) fail_msg("%s", err.msg);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int kind = 0; kind < 6; kind++) {
@@ -177,9 +171,8 @@ static void test_graphs(void **state)
 }
 
 /* The interpreter refuses inconsistent graphs. */
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
     const struct attn_graph_shape shape = {.batch = 2, .heads = 2, .kv_heads = 1, .seq = 4, .head_dim = 8};
     float memory_of[ATTN_ROLES][4 * 2 * 4 * 8] = {{0}};
     struct graph_memory memory[ATTN_ROLES];
@@ -211,9 +204,4 @@ static void test_refusals(void **state)
         }
 }
 
-int main(int argc, char **argv)
-{
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_graphs), cmocka_unit_test(test_refusals)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,13 +1,6 @@
 /* Tests a model on the emulated CUDA device in bf16: loss and gradient are close to the CPU's in fp32, and the bf16
  * weights equal the rounded parameters after every operation that changes them. ctest: labels=asan timeout=120 */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
@@ -16,6 +9,7 @@
 #include "gpu/cuda/rt/cuda_peak.h"
 #include "tests/lib/device/device_case.h"
 #include "tests/lib/device/device_pair.h"
+#include "tests/lib/test.h"
 #include "worker/model/decoder.h"
 #include "worker/model/gpt2.h"
 
@@ -31,15 +25,6 @@ struct side {
     int32_t *tokens, *targets;
     size_t n;
 };
-
-static void *place(struct side *s, const void *values, size_t bytes)
-{
-    void *p = s->dev->ops->alloc(s->dev, bytes);
-    assert_non_null(p);
-    if (values) s->dev->ops->upload(s->dev, p, values, bytes);
-    assert_int_equal(s->dev->ops->sync(s->dev, NULL), STATUS_OK);
-    return p;
-}
 
 static float *start_of(size_t n)
 {
@@ -64,13 +49,13 @@ static struct side side_open(bool cuda)
         targets[i] = i % 9 == 8 ? -1 : (5 * i + 1) % 70;
     }
     float *theta = start_of(s.n);
-    s.theta = place(&s, theta, s.n * sizeof *theta);
-    s.grad = place(&s, NULL, s.n * sizeof *theta);
-    s.m = place(&s, NULL, s.n * sizeof *theta);
-    s.v = place(&s, NULL, s.n * sizeof *theta);
-    s.loss = place(&s, NULL, ROWS * sizeof *theta);
-    s.tokens = place(&s, tokens, sizeof tokens);
-    s.targets = place(&s, targets, sizeof targets);
+    s.theta = case_put(s.dev, theta, s.n * sizeof *theta);
+    s.grad = case_put(s.dev, NULL, s.n * sizeof *theta);
+    s.m = case_put(s.dev, NULL, s.n * sizeof *theta);
+    s.v = case_put(s.dev, NULL, s.n * sizeof *theta);
+    s.loss = case_put(s.dev, NULL, ROWS * sizeof *theta);
+    s.tokens = case_put(s.dev, tokens, sizeof tokens);
+    s.targets = case_put(s.dev, targets, sizeof targets);
     mem_free(theta);
     return s;
 }
@@ -85,11 +70,9 @@ static void side_close(struct side *s)
 
 static float *host_of(struct side *s, const float *p, size_t n)
 {
-    struct err err = {0};
     float *host = mem_alloc(n, sizeof *host);
     assert_non_null(host);
-    s->dev->ops->download(s->dev, host, p, n * sizeof *host);
-    if (s->dev->ops->sync(s->dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    case_get(s->dev, host, p, n * sizeof *host);
     return host;
 }
 
@@ -119,9 +102,8 @@ static void adamw(struct side *s, uint64_t step)
 }
 
 /* The tolerances allow the rounding of bf16 (at most 2^-9) through forward and backward of two blocks. */
-static void test_model(void **state)
+TEST(test_model)
 {
-    (void)state;
     struct side cpu = side_open(false), cuda = side_open(true);
     for (uint64_t step = 1; step <= 3; step++) {
         run(&cpu, true);
@@ -146,8 +128,7 @@ static void image_is_true(struct side *s, const char *after)
     float *theta = host_of(s, s->theta, s->n);
     uint16_t *half = mem_alloc(s->n, sizeof *half);
     assert_non_null(half);
-    s->dev->ops->download(s->dev, half, image->values, s->n * sizeof *half);
-    assert_int_equal(s->dev->ops->sync(s->dev, NULL), STATUS_OK);
+    case_get(s->dev, half, image->values, s->n * sizeof *half);
     assert_ptr_equal(image->theta, s->theta);
     assert_int_equal(image->n_stale, 0);
     for (size_t i = 0; i < s->n; i++)
@@ -156,9 +137,8 @@ static void image_is_true(struct side *s, const char *after)
     mem_free(theta);
 }
 
-static void test_writers(void **state)
+TEST(test_writers)
 {
-    (void)state;
     struct side s = side_open(true);
     const struct device_ops *ops = s.dev->ops;
     float *values = start_of(64);
@@ -189,12 +169,11 @@ static void test_writers(void **state)
 }
 
 /* Random changes and random refreshes: refreshed ranges equal theta, and no other range changes. */
-static void test_ranges(void **state)
+TEST(test_ranges)
 {
-    (void)state;
     enum { N = 400 };
     struct side s = side_open(true);
-    float *x = place(&s, NULL, N * sizeof *x), now[N] = {0};
+    float *x = case_put(s.dev, NULL, N * sizeof *x), now[N] = {0};
     uint16_t half[N];
     bool fresh[N] = {false};
     device_params(s.dev, x, N, 0, 0);
@@ -211,8 +190,7 @@ static void test_ranges(void **state)
         }
         device_params(s.dev, x, N, begin, n);
         for (size_t i = begin; i < begin + n; i++) fresh[i] = true;
-        s.dev->ops->download(s.dev, half, cuda_of(s.dev)->image->values, sizeof half);
-        assert_int_equal(s.dev->ops->sync(s.dev, NULL), STATUS_OK);
+        case_get(s.dev, half, cuda_of(s.dev)->image->values, sizeof half);
         for (size_t i = 0; i < N; i++)
             if (fresh[i] && half[i] != bf16_of(now[i])) fail_msg("round %d: %zu is stale", (int)round, i);
     }
@@ -220,9 +198,8 @@ static void test_ranges(void **state)
     side_close(&s);
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
     struct side s = side_open(true);
     struct err err = {0};
     device_params(s.dev, s.theta, s.n + 1, 0, 1);
@@ -248,10 +225,9 @@ static void test_refusals(void **state)
 
 /* The bits of a sum do not depend on the alignment of its operands: the order is fixed, whether loads are wide or not.
  */
-static void test_sums_anywhere(void **state)
+TEST(test_sums_anywhere)
 {
     enum { N = 20011 };
-    (void)state;
     struct device *dev = cuda_begin(false);
     float *values = case_normal(N, 5, 1), results[4] = {0};
     double want[2] = {0, 0};
@@ -267,8 +243,7 @@ static void test_sums_anywhere(void **state)
         dev->ops->sumsq(dev, N, p + at, out + 2 * at + 1);
         assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
     }
-    dev->ops->download(dev, results, out, sizeof results);
-    assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
+    case_get(dev, results, out, sizeof results);
     assert_memory_equal(results, results + 2, 2 * sizeof *results);
     for (int i = 0; i < 2; i++) assert_true(fabs((double)results[i] - want[i]) < 1e-6 * want[1]);
     dev->ops->release(dev, p);
@@ -278,9 +253,8 @@ static void test_sums_anywhere(void **state)
 }
 
 /* Peaks for MFU: names match by whole words, variants have their own peak, and unknown names have none. */
-static void test_peaks(void **state)
+TEST(test_peaks)
 {
-    (void)state;
     static const struct {
         const char *name;
         double tflops;
@@ -313,11 +287,4 @@ static void test_peaks(void **state)
     cuda_end(dev);
 }
 
-int main(int argc, char **argv)
-{
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_model),         cmocka_unit_test(test_writers),
-                                       cmocka_unit_test(test_ranges),        cmocka_unit_test(test_refusals),
-                                       cmocka_unit_test(test_sums_anywhere), cmocka_unit_test(test_peaks)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

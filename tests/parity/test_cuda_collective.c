@@ -4,18 +4,12 @@
  * - A rank that fails or aborts ends the waits of the others.
  * The tests run no kernels, so that ThreadSanitizer can follow them. ctest: labels=threads */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "gpu/collective.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
+#include "tests/lib/test.h"
 
 enum { RANKS = 4, SHARE = 37, SEEDS = 6 };
 
@@ -140,9 +134,8 @@ static void *shards_main(void *arg)
     return NULL;
 }
 
-static void test_sums(void **state)
+TEST(test_sums)
 {
-    (void)state;
     for (int n = 2; n <= RANKS; n++)
         for (unsigned seed = 0; seed < SEEDS; seed++) {
             open_rig(n, seed, "");
@@ -166,9 +159,8 @@ static void *forgetful_main(void *arg)
     return NULL;
 }
 
-static void test_missing_wait(void **state)
+TEST(test_missing_wait)
 {
-    (void)state;
     for (unsigned seed = 0; seed < SEEDS; seed++) {
         open_rig(2, seed, "");
         each(forgetful_main);
@@ -182,9 +174,8 @@ static void test_missing_wait(void **state)
 }
 
 /* The device of rank 1 fails; the others return STATUS_CLOSED. */
-static void test_failure(void **state)
+TEST(test_failure)
 {
-    (void)state;
     for (unsigned at = 1; at < 7; at++) {
         char fails[16];
         snprintf(fails, sizeof fails, "1:%u", at);
@@ -211,9 +202,8 @@ static void *absent_main(void *arg)
     return shards_main(arg);
 }
 
-static void test_absent(void **state)
+TEST(test_absent)
 {
-    (void)state;
     open_rig(3, 2, "");
     each(absent_main);
     assert_int_equal(rig.ranks[0].status, STATUS_CLOSED);
@@ -221,13 +211,4 @@ static void test_absent(void **state)
     close_rig();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_missing_wait),
-        cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_absent),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

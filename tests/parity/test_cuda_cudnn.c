@@ -1,17 +1,10 @@
 /* Tests attention through the emulated cuDNN (tests/cuda/emulator/emulate_cudnn.c) against the CPU device on inputs
  * rounded to bf16: pointers into packed memory, workspace, parts of the batch, grouped key heads. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "common/base/mem.h"
 #include "gpu/cuda/cuda_impl.h"
 #include "gpu/cuda/cudnn/cuda_cudnn.h"
 #include "tests/lib/device/device_pair.h"
+#include "tests/lib/test.h"
 
 static struct cuda_rt *rt(void)
 {
@@ -178,12 +171,10 @@ PAIR_TEST(parts)
 PAIR_TEST(one_sequence)
 PAIR_TEST(refusals)
 
-int main(int argc, char **argv)
+static int set_up(void **state)
 {
-    setenv("ATOLL_EMULATE_CUDNN", "1", 1);
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_attention), cmocka_unit_test(test_generations),
-                                       cmocka_unit_test(test_parts), cmocka_unit_test(test_one_sequence),
-                                       cmocka_unit_test(test_refusals)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    (void)state;
+    return setenv("ATOLL_EMULATE_CUDNN", "1", 1);
 }
+
+TEST_MAIN(set_up, NULL)

@@ -1,17 +1,12 @@
 /* Tests the outer path of the emulated CUDA device against the codecs with error feedback: payload and residual have
  * the same bits. ctest: labels=asan timeout=240 */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/device/delta_case.h"
 #include "tests/lib/device/device_pair.h"
+#include "tests/lib/test.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -35,23 +30,21 @@ static void each_case(const char *const *specs, size_t n_specs)
         }
 }
 
-static void test_chunks(void **state)
+TEST(test_chunks)
 {
     static const char *const specs[] = {"topk:64/4096", "topk:40/2048+2bit", "topk:200/4096+2bit", "topk:3/256+int8",
                                         "topk:30/1024+fp16+huff"};
-    (void)state;
     each_case(specs, COUNT(specs));
 }
 
-static void test_blocks(void **state)
+TEST(test_blocks)
 {
     static const char *const specs[] = {"int8", "int8:100+lz4", "int4:128", "2bit", "2bit:8192", "1bit:192"};
-    (void)state;
     each_case(specs, COUNT(specs));
 }
 
 /* The device adds updates. */
-static void test_add(void **state)
+TEST(test_updates_are_added)
 {
     static const char *const specs[] = {
         "topk:64/4096", "topk:200/4096+2bit", "topk:3/256+int8", "topk:30/1024+fp16+huff",
@@ -59,7 +52,6 @@ static void test_add(void **state)
         "int8"};
     size_t n_spans;
     const struct codec_span *spans = delta_case_spans(&n_spans);
-    (void)state;
     for (size_t i = 0; i < COUNT(specs); i++)
         for (int values = 0; values < DELTA_N; values++) {
             struct device *dev = open_cuda((unsigned)values % 3);
@@ -69,10 +61,9 @@ static void test_add(void **state)
 }
 
 /* The device sums in the order of the format, also for values whose sum depends on the order. */
-static void test_order(void **state)
+TEST(test_order)
 {
     static const struct codec_span span = {.count = 300, .rows = 2, .cols = 150, .ndim = 2};
-    (void)state;
     struct device *dev = open_cuda(0);
     delta_case_check(dev, "topk:32/256", &span, 1, DELTA_CHUNK_ORDER, DELTA_CALL_ALONE);
     delta_case_check(dev, "1bit:64", &span, 1, DELTA_BLOCK_ORDER, DELTA_CALL_ALONE);
@@ -80,23 +71,21 @@ static void test_order(void **state)
 }
 
 /* The largest K that fits into shared memory, and more ties than K. */
-static void test_many_chosen(void **state)
+TEST(test_many_chosen)
 {
     static const struct codec_span span = {.count = 1500, .rows = 2, .cols = 750, .ndim = 2};
-    (void)state;
     struct device *dev = open_cuda(2);
     delta_case_check(dev, "topk:1024/2048", &span, 1, DELTA_TIES, DELTA_CALL);
     cuda_end(dev);
 }
 
-static void test_not_finite(void **state)
+TEST(test_not_finite)
 {
     static const struct codec_span span = {.count = 600, .rows = 2, .cols = 300, .ndim = 2};
     static const char *const specs[] = {"topk:8/256", "int4:64", "int8:256"};
     float x[600];
     uint8_t payload[2048];
     size_t size = 77;
-    (void)state;
     for (size_t i = 0; i < COUNT(specs); i++)
         for (int nan = 0; nan < 2; nan++) {
             struct device *dev = open_cuda(0);
@@ -115,7 +104,7 @@ static void test_not_finite(void **state)
 }
 
 /* Chunks too large for a thread block are refused; the caller still owns the codec. */
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
     static const struct codec_span span = {.count = 20000, .rows = 2, .cols = 10000, .ndim = 2};
     static const char *const specs[] = {"topk:64/8192", "topk:1025/4096"};
@@ -124,7 +113,6 @@ static void test_refusals(void **state)
     struct delta_plan *plan = NULL;
     struct lin_plan *lin;
     struct err err = {0};
-    (void)state;
     struct device *dev = open_cuda(0);
     for (size_t i = 0; i < COUNT(specs); i++) {
         struct codec *codec = delta_case_codec(specs[i], &span, 1);
@@ -148,13 +136,4 @@ static void test_refusals(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-int main(int argc, char **argv)
-{
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chunks),     cmocka_unit_test(test_blocks),   cmocka_unit_test(test_many_chosen),
-        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_refusals), cmocka_unit_test(test_order),
-        cmocka_unit_test(test_add),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,26 +2,18 @@
  * on small arrays.
  *
  * The large arrays are not allocated. Their base pointers lie far before small arrays, which hold the elements of the
- * last blocks; only these blocks run. A 32-bit index would address unmapped memory and end the process.
+ * last blocks; only these blocks run. A 32-bit index would address unmapped memory and end the process. Optimizers and
+ * deltas: test_cuda_large, which allocates theta.
  * ctest: timeout=120 */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "gpu/cuda/cuda_impl.h"
 #include "gpu/cuda/kernels/cuda_act.h"
-#include "gpu/delta_rules.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/device/device_case.h"
 #include "tests/lib/device/device_pair.h"
-
-#define COUNT(array) (sizeof(array) / sizeof *(array))
+#include "tests/lib/test.h"
 
 enum { ROWS = 24, COLUMNS = 264, ARRAYS_MAX = 24, LAUNCHES_MAX = 8 };
 
@@ -164,16 +156,15 @@ static void compare(const char *name)
     if (!changed) fail_msg("%s: no array changed", name);
 }
 
-/* Run the check *state in fp32 and bf16, with rows that are a multiple of a wide load and others. */
-static void each_kind(void **state)
+/* Run the check in fp32 and bf16, with rows that are a multiple of a wide load and others. */
+static void each_kind(check_fn check)
 {
-    const check_fn *check = *state;
     signal(SIGSEGV, SIG_DFL); /* cmocka's handler would continue in the middle of a launch */
     signal(SIGBUS, SIG_DFL);
     for (int kind = 0; kind < 4; kind++) {
         dev = cuda_begin(false);
         bf16 = kind / 2;
-        (*check)(COLUMNS - kind % 2 * 3);
+        check(COLUMNS - kind % 2 * 3);
         cuda_end(dev);
     }
 }
@@ -215,68 +206,6 @@ static void check_reduce(size_t c)
         .segment = segment, .square = bf16, .wide = 1, .x = behind(x, FAR_NUMBERS),
         .sums = behind(sums, CUDA_SEGMENTS));
     compare("reduce");
-}
-
-/* --- the optimizers ----------------------------------------------------------------------------------------------- */
-
-static void check_adamw(size_t c)
-{
-    enum { BLOCK = CUDA_BLOCK * CUDA_ADAMW_EACH, SKIPPED = 100 };
-    size_t n = ROWS * c, all = BLOCK + SKIPPED + n;
-    struct cuda_adamw_span spans[] = {{.count = BLOCK, .decay = 1},
-                                      {.offset = BLOCK + SKIPPED, .count = n, .block = 1, .skipped = SKIPPED}};
-    struct step_count count = {.correct = {1.5f, 2.5f}, .noise = {12345, 67890}};
-    struct array *theta = floats(all), *grad = floats(all), *m = activations(all), *v = activations(all);
-    struct array *image = array_of(theta->was, all, sizeof(uint16_t));
-    struct array *spans_at = array_of(spans, COUNT(spans), sizeof *spans);
-    struct array *count_at = array_of(&count, 1, sizeof count);
-    spans[0].count += FAR_NUMBERS;
-    spans[1].offset += FAR_NUMBERS;
-    spans[1].block += FAR_NUMBERS / BLOCK;
-    refill(spans_at, spans);
-    count.noise[1] -= (uint32_t)(FAR_NUMBERS >> 32) * 0x9e3779b9u; /* gives the same random bits (moment_word) */
-    refill(count_at, &count);
-    SMALL_THEN_FAR
-    RUN(cuda_adamw, before(FAR_NUMBERS / BLOCK) + 1 + blocks_of(n, BLOCK), 1, cuda_adamw_args, .n_spans = COUNT(spans),
-        .spans = behind(spans_at, 0), .theta = behind(theta, FAR_NUMBERS), .m = behind(m, FAR_NUMBERS),
-        .v = behind(v, FAR_NUMBERS), .bf16 = bf16, .image = behind(image, FAR_NUMBERS),
-        .grad = behind(grad, FAR_NUMBERS), .lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.5f, .eps = 1, .keep = 0.5f,
-        .correct1 = 1.5f, .correct2 = 2.5f, .count = behind(count_at, 0));
-    compare("adamw");
-}
-
-static void check_muon(size_t c)
-{
-    enum { SKIPPED = 50 };
-    struct cuda_muon_place place = {.offset = SKIPPED, .ld = c + 7, .skipped = SKIPPED, .decay = 1};
-    struct step_count count = {.noise = {12345, 67890}};
-    size_t n = SKIPPED + ROWS * place.ld;
-    struct array *grad = floats(n), *theta = floats(n), *momentum = activations(n), *x = activations(ROWS * c);
-    struct array *places = array_of(&place, 1, sizeof place), *count_at = array_of(&count, 1, sizeof count);
-    place.offset += FAR_NUMBERS;
-    refill(places, &place);
-    count.noise[1] -= (uint32_t)(FAR_NUMBERS >> 32) * 0x9e3779b9u;
-    refill(count_at, &count);
-    SMALL_THEN_FAR
-    {
-        const struct cuda_muon_args args = {.rows = ROWS,
-                                            .cols = c,
-                                            .places = behind(places, 0),
-                                            .mu = 0.5f,
-                                            .decay = 0.25f,
-                                            .step = 2,
-                                            .grad = behind(grad, FAR_NUMBERS),
-                                            .theta = behind(theta, FAR_NUMBERS),
-                                            .bf16 = bf16,
-                                            .momentum = behind(momentum, FAR_NUMBERS),
-                                            .count = bf16 ? behind(count_at, 0) : NULL,
-                                            .x = behind(x, 0)};
-        struct cuda_grid grid = grid_of(blocks_of(ROWS * c, CUDA_BLOCK), 1, UINT32_MAX);
-        cuda_muon_momentum(&grid, &args);
-        cuda_muon_apply(&grid, &args);
-        launched("cuda_muon");
-    }
-    compare("muon");
 }
 
 /* --- rows --------------------------------------------------------------------------------------------------------- */
@@ -505,78 +434,19 @@ static void check_attention(size_t c)
     if (c % CUDA_WIDE) attend(45);
 }
 
-/* --- the outer path ----------------------------------------------------------------------------------------------- */
-
-/* Pieces of a fragment, the last one plain: make a delta, quantize it, add it to other parameters. */
-static void send(enum piece_kind kind, unsigned length, unsigned k)
-{
-    enum { PIECES = 3 };
-    const size_t far_pieces = (size_t)1 << 28, far_bytes = FAR_NUMBERS;
-    bool chunks = kind <= PIECE_HALF;
-    unsigned bytes = length * rule_code_bits(kind) / 8;
-    struct piece_range pieces[PIECES];
-    struct piece_head heads[PIECES] = {{.square = 7}};
-    for (unsigned i = 0; i < PIECES; i++)
-        pieces[i] = (struct piece_range){.from = i * length, .out = i * (chunks ? k : bytes), .length = length, .k = k};
-    if (!chunks) pieces[PIECES - 1].k = 0, pieces[PIECES - 1].out = 0;
-    struct array *pieces_at = array_of(pieces, PIECES, sizeof *pieces), *anchor = floats(PIECES * length);
-    struct array *theta = floats(PIECES * length), *residual = floats(PIECES * length);
-    struct array *other = floats(PIECES * length);
-    struct array *heads_at = array_of(heads, PIECES, sizeof *heads);
-    struct array *plain = array_of(theta->was, length, 2), *index = array_of(theta->was, PIECES * length, 2);
-    struct array *code = array_of(theta->was, PIECES * length, 2), *packed = array_of(theta->was, PIECES * length, 1);
-    for (unsigned i = 0; i < PIECES; i++) pieces[i].from += FAR_NUMBERS, pieces[i].out += far_bytes;
-    refill(pieces_at, pieces);
-    SMALL_THEN_FAR
-    {
-        size_t n = before(far_pieces) + PIECES;
-        const struct quantized_delta numbers = {.heads = behind(heads_at, far_pieces),
-                                                .plain = behind(plain, far_bytes),
-                                                .index = behind(index, far_bytes),
-                                                .code = behind(code, far_bytes),
-                                                .bytes = behind(packed, far_bytes)};
-        const struct cuda_delta_args delta = {.kind = kind,
-                                              .decay = 0.5f,
-                                              .n_pieces = n,
-                                              .pieces = behind(pieces_at, far_pieces),
-                                              .theta = behind(theta, FAR_NUMBERS),
-                                              .anchor = behind(anchor, FAR_NUMBERS),
-                                              .residual = behind(residual, FAR_NUMBERS),
-                                              .rest = behind(residual, FAR_NUMBERS),
-                                              .out = numbers};
-        struct cuda_grid by_piece = grid_of(chunks ? n : blocks_of(n, CUDA_ROW_WARPS), 1, UINT32_MAX);
-        if (chunks)
-            cuda_delta_chunk(&by_piece, &delta);
-        else
-            cuda_delta_block(&by_piece, &delta);
-        launched("cuda_delta");
-        RUN(cuda_delta_add, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_add_args, .kind = kind, .n_pieces = n,
-            .pieces = delta.pieces, .in = numbers, .theta = behind(other, FAR_NUMBERS));
-    }
-    compare("delta");
-}
-
-static void check_delta(size_t c)
-{
-    if (c % CUDA_WIDE)
-        send(bf16 ? PIECE_TWO_LEVELS : PIECE_BYTES, 1000, 40);
-    else
-        send(bf16 ? PIECE_INT4 : PIECE_2BIT, 256, 256);
-}
-
 #define FAR_TEST(name)                                                                                                 \
+    TEST(test_far_##name)                                                                                              \
     {                                                                                                                  \
-        "test_far_" #name, each_kind, NULL, NULL, &(check_fn)                                                          \
-        {                                                                                                              \
-            check_##name                                                                                               \
-        }                                                                                                              \
+        each_kind(check_##name);                                                                                       \
     }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        FAR_TEST(elements), FAR_TEST(reduce),  FAR_TEST(adamw), FAR_TEST(muon), FAR_TEST(embed),     FAR_TEST(norm),
-        FAR_TEST(both),     FAR_TEST(columns), FAR_TEST(gates), FAR_TEST(loss), FAR_TEST(attention), FAR_TEST(delta),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+FAR_TEST(elements)
+FAR_TEST(reduce)
+FAR_TEST(embed)
+FAR_TEST(norm)
+FAR_TEST(both)
+FAR_TEST(columns)
+FAR_TEST(gates)
+FAR_TEST(loss)
+FAR_TEST(attention)
+TEST_MAIN(NULL, NULL)

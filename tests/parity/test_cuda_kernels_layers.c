@@ -2,20 +2,13 @@
  * in fp32 and bf16: odd sizes around every block size, outputs filled with NaN before; and refused arguments. ctest:
  * labels=asan timeout=240 */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "gpu/cuda/cuda_head.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/lib/device/device_case.h"
 #include "tests/lib/device/device_pair.h"
+#include "tests/lib/test.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -205,9 +198,8 @@ static void check_attn(void)
 
 /* --- refusals ----------------------------------------------------------------------------------------------------- */
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
     struct err err = {0};
     struct device *dev;
     struct lin_plan *lin;
@@ -243,9 +235,8 @@ static void test_refusals(void **state)
 }
 
 /* Every allocation of a plan with its products fails once. */
-static void test_emulated_plans_without_memory(void **state)
+TEST(test_emulated_plans_without_memory)
 {
-    (void)state;
     struct err err = {0};
     struct device *dev;
     struct lin_shape s = {.n = 16, .k = 32, .m = 24, .bias = true, .after_act = true};
@@ -273,15 +264,4 @@ PAIR_TEST(lin)
 PAIR_TEST(head)
 PAIR_TEST(attn)
 
-int main(int argc, char **argv)
-{
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lin),
-        cmocka_unit_test(test_head),
-        cmocka_unit_test(test_attn),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_emulated_plans_without_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

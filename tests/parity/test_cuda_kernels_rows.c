@@ -1,16 +1,10 @@
 /* Tests norms, rotary positions, gates and embeddings of the CUDA device against the CPU
  * (tests/lib/device/device_pair.h), in fp32 and bf16: odd sizes around every block size, outputs filled with NaN
  * before. ctest: labels=asan timeout=240 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "common/base/mem.h"
 #include "gpu/cuda/cuda_rows.h"
 #include "tests/lib/device/device_pair.h"
+#include "tests/lib/test.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -151,13 +145,4 @@ PAIR_TEST(norm)
 PAIR_TEST(llama)
 PAIR_TEST(embed)
 
-int main(int argc, char **argv)
-{
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_norm),
-        cmocka_unit_test(test_llama),
-        cmocka_unit_test(test_embed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,12 @@
 /* Tests vector operations, clipping and AdamW of the CUDA device against the CPU (tests/lib/device/device_pair.h): odd
  * sizes around every block size, outputs filled with NaN before. ctest: labels=asan timeout=240 */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "gpu/moment_rules.h"
 #include "tests/lib/device/device_case.h"
 #include "tests/lib/device/device_pair.h"
+#include "tests/lib/test.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -160,14 +155,4 @@ PAIR_TEST(clip)
 PAIR_TEST(adamw)
 PAIR_TEST(adamw_bf16)
 
-int main(int argc, char **argv)
-{
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vectors),
-        cmocka_unit_test(test_clip),
-        cmocka_unit_test(test_adamw),
-        cmocka_unit_test(test_adamw_bf16),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

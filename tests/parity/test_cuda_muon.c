@@ -2,19 +2,13 @@
  * all devices, with all matrices of a shape in one batch and one at a time; the steps equal the CPU's. ctest:
  * timeout=120 */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "gpu/cuda/cuda_muon.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/device/device_pair.h"
 #include "tests/lib/device/muon_case.h"
+#include "tests/lib/test.h"
 
 enum { BATCHES = 2 };
 
@@ -33,14 +27,13 @@ static void on_device(unsigned order, check_fn check)
     cuda_end(dev);
 }
 
-/* *state: a check. Run it with products in fp32 and in bf16; momentum and parameters are fp32. */
-static void each(void **state)
+/* Run the check with products in fp32 and in bf16; momentum and parameters are fp32. */
+static void each(check_fn check)
 {
-    const check_fn *check = *state;
     for (int kind = 0; kind < 2; kind++) {
         bf16 = kind;
         for (unsigned order = 0; order < 3; order++)
-            for (batches = 0; batches < BATCHES; batches++) on_device(order, *check);
+            for (batches = 0; batches < BATCHES; batches++) on_device(order, check);
     }
     bf16 = false;
 }
@@ -60,11 +53,9 @@ static void check_bits(struct device *dev)
 }
 
 /* A batched product equals the single ones. Only emulated: a library may use another kernel and round differently. */
-static void test_emulated_batches(void **state)
+TEST(test_emulated_batches)
 {
-    check_fn check = check_bits;
-    *state = &check;
-    each(state);
+    each(check_bits);
     for (int kind = 0; kind < 2; kind++) assert_true(first_bits[kind][0] == first_bits[kind][1]);
 }
 
@@ -81,9 +72,8 @@ static void check_bf16_momentum(struct device *dev)
     muon_case_bf16_momentum(dev, bf16 ? 4e-2 : 2e-2);
 }
 
-static void test_emulated_no_memory(void **state)
+TEST(test_emulated_no_memory)
 {
-    (void)state;
     static const struct muon_matrix matrices[] = {{.rows = 3, .cols = 5, .ld = 5},
                                                   {.offset = 15, .rows = 5, .cols = 3, .ld = 3}};
     struct device *dev = cuda_begin(false);
@@ -108,25 +98,16 @@ static void test_emulated_no_memory(void **state)
 }
 
 #define EACH(name, check)                                                                                              \
+    TEST(test_##name)                                                                                                  \
     {                                                                                                                  \
-        "test_" #name, each, NULL, NULL, &(check_fn)                                                                   \
-        {                                                                                                              \
-            check                                                                                                      \
-        }                                                                                                              \
+        each(check);                                                                                                   \
     }
 
-int main(int argc, char **argv)
-{
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        EACH(golden, check_golden),
-        EACH(directions, muon_case_directions),
-        EACH(edges, muon_case_edges),
-        EACH(bits, check_bits),
-        EACH(same, check_same),
-        EACH(bf16_momentum, check_bf16_momentum),
-        cmocka_unit_test(test_emulated_batches),
-        cmocka_unit_test(test_emulated_no_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH(golden, check_golden)
+EACH(directions, muon_case_directions)
+EACH(edges, muon_case_edges)
+EACH(bits, check_bits)
+EACH(same, check_same)
+EACH(bf16_momentum, check_bf16_momentum)
+
+TEST_MAIN(NULL, NULL)

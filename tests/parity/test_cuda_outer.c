@@ -2,17 +2,13 @@
  * residuals have the bits of feedback_encode. Runs on the CPU device and on the emulated CUDA device, whose memory the
  * host cannot access. ctest: labels=asan */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/lib/device/delta_case.h"
+#include "tests/lib/test.h"
 #include "worker/outer/delta_device.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -173,10 +169,9 @@ static void play(uint64_t round)
     make_maker();
 }
 
-static void test_rounds(void **state)
+TEST(test_rounds)
 {
     static const char *const specs[] = {"topk:8/256", "topk:20/512+2bit+huff", "int4:64", "int8"};
-    (void)state;
     for (size_t i = 0; i < COUNT(specs); i++)
         for (int cuda = 0; cuda < 2; cuda++)
             for (int feedback = 0; feedback < 2; feedback++) {
@@ -186,13 +181,12 @@ static void test_rounds(void **state)
             }
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
     struct err err = {0};
     struct feedback fb;
     struct delta_device *maker = NULL;
     struct device *dev = NULL;
-    (void)state;
     assert_int_equal(device_open("cpu", 1, &dev, &err), STATUS_OK);
     float *theta = dev->ops->alloc(dev, EACH * sizeof *theta);
     assert_int_equal(feedback_init(&fb, EACH, 1, true), STATUS_OK);
@@ -220,8 +214,4 @@ static void test_refusals(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rounds), cmocka_unit_test(test_refusals)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,16 +1,10 @@
 /* Tests queues and events of the emulated runtime: operations run when the host waits, in any order that the events
  * allow, and a missing event is reported by name. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "common/base/mem.h"
 #include "gpu/cuda/cuda_impl.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
+#include "tests/lib/test.h"
 
 enum { N = 1024, SEEDS = 12 };
 
@@ -67,9 +61,8 @@ static void want_clash(const char *text)
 }
 
 /* An upload reads host memory as late as the wait of the host, and a download writes no earlier. */
-static void test_late(void **state)
+TEST(test_late)
 {
-    (void)state;
     open_rig(0);
     copy(CUDA_MAIN, rig.x, rig.host, CUDA_UPLOAD);
     copy(CUDA_MAIN, rig.back, rig.x, CUDA_DOWNLOAD);
@@ -92,9 +85,8 @@ static void chain(bool first_event, bool second_event)
     copy(CUDA_MAIN, rig.back, rig.y, CUDA_DOWNLOAD);
 }
 
-static void test_events(void **state)
+TEST(test_events)
 {
-    (void)state;
     for (unsigned seed = 0; seed < SEEDS; seed++) {
         open_rig(seed);
         for (int i = 0; i < 5; i++) chain(true, true); /* events are reused */
@@ -117,9 +109,8 @@ static void test_events(void **state)
 }
 
 /* Memory is cleared on MAIN, and other queues need an event after it. Disjoint ranges do not clash. */
-static void test_touching(void **state)
+TEST(test_touching)
 {
-    (void)state;
     open_rig(0);
     cuda_rt_copy_on(rig.rt, CUDA_MAIN, rig.x, rig.host, 400, CUDA_UPLOAD);
     cuda_rt_copy_on(rig.rt, CUDA_COMM, rig.x + 100, rig.host, 400, CUDA_UPLOAD);
@@ -136,9 +127,4 @@ static void test_touching(void **state)
     close_rig();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_late), cmocka_unit_test(test_events),
-                                       cmocka_unit_test(test_touching)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,16 +1,9 @@
 /* Tests that the levels of train.recompute on the emulated CUDA device give the same bits of losses and gradients, in
  * fp32 and bf16. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/device/device_pair.h"
 #include "tests/lib/device/recompute_case.h"
+#include "tests/lib/test.h"
 #include "worker/model/gpt2.h"
 #include "worker/model/llama.h"
 
@@ -25,9 +18,8 @@ static const struct model_config rope = {.n_layer = 3,
                                          .rope_theta = 100,
                                          .norm_eps = 1e-5};
 
-static void test_same_bits(void **state)
+TEST(test_same_bits)
 {
-    (void)state;
     for (unsigned order = 0; order < 2; order++) { /* fp32, bf16 */
         emulate_order(order);
         struct device *dev = cuda_begin(order);
@@ -37,8 +29,4 @@ static void test_same_bits(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

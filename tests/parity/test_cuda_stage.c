@@ -1,19 +1,12 @@
 /* Tests copies between pageable host memory and the device through pinned buffers and a queue of their own, for every
  * order of the queues: send copies the host's values at the time of the call, fetch the device's, and a call waits at
  * most for a free buffer. ctest: labels=asan timeout=240 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/base/rng.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
+#include "tests/lib/test.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -102,9 +95,8 @@ static void one_call(void)
     }
 }
 
-static void test_calls(void **state)
+TEST(test_calls)
 {
-    (void)state;
     for (size_t s = 0; s < COUNT(stages); s++)
         for (unsigned seed = 0; seed < SEEDS; seed++) {
             open_rig(seed, stages[s]);
@@ -116,9 +108,8 @@ static void test_calls(void **state)
 }
 
 /* The host never waits for an idle device: at least one copy stays in flight. */
-static void test_emulated_beside(void **state)
+TEST(test_emulated_beside)
 {
-    (void)state;
     for (unsigned seed = 0; seed < SEEDS; seed++) {
         open_rig(seed, 400);
         unsigned long before = emulate_idle_waits();
@@ -134,10 +125,9 @@ static void test_emulated_beside(void **state)
     }
 }
 
-static void test_emulated_memory(void **state)
+TEST(test_emulated_memory)
 {
     struct err err = {0};
-    (void)state;
     open_rig(0, 0);
     enum status status = STATUS_NOMEM;
     long nth = 0;
@@ -159,13 +149,12 @@ static void test_emulated_memory(void **state)
 }
 
 /* Pieces long enough for several threads: the device gets every byte, although the host changes its memory at once. */
-static void test_emulated_threads(void **state)
+TEST(test_emulated_threads)
 {
     enum { LONG = 5 * POOL_COPY_BYTES / 4 + 3, THREADS = 3 };
     struct err err = {0};
     struct pool *pool;
     float *host = mem_alloc(LONG + 1, sizeof *host);
-    (void)state;
     assert_non_null(host);
     assert_int_equal(pool_create(THREADS, POOL_FLOATS_EXACT, &pool), STATUS_OK);
     for (unsigned seed = 0; seed < SEEDS; seed++) {
@@ -194,10 +183,9 @@ static void test_emulated_threads(void **state)
 }
 
 /* A device that fails at any operation: all waits end, and the error is returned. */
-static void test_emulated_failure(void **state)
+TEST(test_emulated_failure)
 {
     char at[32];
-    (void)state;
     for (int nth = 1; nth < 24; nth++) {
         struct err err = {0};
         snprintf(at, sizeof at, "0:%d", nth);
@@ -213,15 +201,4 @@ static void test_emulated_failure(void **state)
     }
 }
 
-int main(int argc, char **argv)
-{
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_emulated_beside),
-        cmocka_unit_test(test_emulated_memory),
-        cmocka_unit_test(test_emulated_threads),
-        cmocka_unit_test(test_emulated_failure),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,18 +3,12 @@
  * - Payloads and residuals lose no value.
  * - The bus carries only changed values, once. ctest: labels=asan timeout=240 */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/log.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/device/device_pair.h"
 #include "tests/lib/rigs/scripted.h"
+#include "tests/lib/test.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -55,9 +49,8 @@ static const char *const codecs[][2] = {{"int8:256", "int8:256"},    {"topk:20/5
                                         {"topk:8/256+2bit", "fp32"}, {"int4", "bf16"},
                                         {"int8", "topk:99/512"},     {"2bit", "topk:512/1024+fp16"}};
 
-static void test_rounds(void **state)
+TEST(test_rounds)
 {
-    (void)state;
     for (unsigned i = 0; i < COUNT(codecs); i++) {
         begin(codecs[i][0], codecs[i][1], i);
         scripted_rounds(4);
@@ -78,9 +71,8 @@ static void fault(void)
 }
 
 /* Theta is uploaded once per round, and unchanged fragments are not uploaded. */
-static void test_emulated_bytes(void **state)
+TEST(test_emulated_bytes)
 {
-    (void)state;
     begin("int8:256", "fp32", 0);
     assert_true(scripted_until_training()); /* the tables of the plans are uploaded */
     for (int i = 0; i < 3; i++) {
@@ -94,10 +86,9 @@ static void test_emulated_bytes(void **state)
 }
 
 /* For codecs with a device form, only the update's quantized values are uploaded; after a reload, theta once more. */
-static void test_emulated_numbers(void **state)
+TEST(test_emulated_numbers)
 {
     static const char *const downs[] = {"int8:256", "int4", "topk:20/512", "topk:100/512+2bit+huff"};
-    (void)state;
     for (unsigned i = 0; i < COUNT(downs); i++) {
         begin("int8:256", downs[i], i);
         assert_true(scripted_until_training());
@@ -115,9 +106,8 @@ static void test_emulated_numbers(void **state)
 
 /* Updates of other workers during training: the base of the delta stays on the device, without a copy on the host.
  * Floats are uploaded once, after training; the update with the worker's own delta follows as quantized values. */
-static void test_emulated_async(void **state)
+TEST(test_emulated_async)
 {
-    (void)state;
     for (unsigned seed = 0; seed < 4; seed++) {
         begin_with(scripted_begin_async, "int8:256", seed % 2 ? "int8:256" : "topk:20/512", seed);
         scripted_rounds(2);
@@ -154,9 +144,8 @@ static void test_emulated_async(void **state)
 }
 
 /* A wrong hash: the worker reloads all fragments, the same version included. */
-static void test_faults(void **state)
+TEST(test_faults)
 {
-    (void)state;
     for (unsigned i = 0; i < COUNT(codecs); i++) {
         begin(codecs[i][0], codecs[i][1], i);
         scripted_rounds(2);
@@ -181,9 +170,8 @@ static void test_faults(void **state)
 }
 
 /* The network loses and duplicates messages, and the worker is killed at random points. */
-static void test_kills(void **state)
+TEST(test_kills)
 {
-    (void)state;
     begin("topk:20/512", "int8:256", 3);
     s->loss = 0.1;
     for (int i = 0; i < 6; i++) {
@@ -200,13 +188,4 @@ static void test_kills(void **state)
     finish();
 }
 
-int main(int argc, char **argv)
-{
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rounds),           cmocka_unit_test(test_emulated_bytes),
-        cmocka_unit_test(test_emulated_numbers), cmocka_unit_test(test_emulated_async),
-        cmocka_unit_test(test_faults),           cmocka_unit_test(test_kills),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,20 +2,14 @@
  * calls that check nothing. All calls return, and the error names the GPU; the same for a single GPU. Without the
  * watchdog each test would hang until an alarm ends it. ctest: labels=threads timeout=60 waits=1 */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "gpu/collective.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
+#include "tests/lib/test.h"
 
 enum { RANKS = 3, FLOATS = 60 };
 
@@ -146,9 +140,8 @@ static void assert_first_failure(int failed, const char *what)
     assert_ptr_equal(colls[2].ops->failure(&colls[2]), why);
 }
 
-static void test_failed_beside_full_queues(void **state)
+TEST(test_failed_beside_full_queues)
 {
-    (void)state;
     for (int at = 1; at <= 8; at++) { /* 8 is the second collective */
         char fails[16];
         snprintf(fails, sizeof fails, "1:%d", at);
@@ -159,9 +152,8 @@ static void test_failed_beside_full_queues(void **state)
     }
 }
 
-static void test_failed_beside_copies_that_block(void **state)
+TEST(test_failed_beside_copies_that_block)
 {
-    (void)state;
     open_ranks(RANKS, NULL, "ATOLL_EMULATED_FAIL", "1:2", "ATOLL_EMULATED_PAGEABLE", "1", NULL);
     each(step_main);
     assert_first_failure(1, "a kernel failed");
@@ -182,9 +174,8 @@ static void *away_main(void *arg)
     return NULL;
 }
 
-static void test_stays_away(void **state)
+TEST(test_stays_away)
 {
-    (void)state;
     static const char *const queues[] = {"0", "3"};
     for (int i = 0; i < 2; i++) {
         open_ranks(RANKS, NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_QUEUE", queues[i], NULL);
@@ -195,9 +186,8 @@ static void test_stays_away(void **state)
 }
 
 /* All ranks submitted the same; one GPU does not reach the second collective. */
-static void test_hung_gpu(void **state)
+TEST(test_hung_gpu)
 {
-    (void)state;
     open_ranks(RANKS, NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_HANG", "1:3", NULL);
     each(step_main);
     assert_first_failure(-1, "did not reach collective 1");
@@ -218,9 +208,8 @@ static void *alone_main(void *arg)
     return NULL;
 }
 
-static void test_hung_alone(void **state)
+TEST(test_hung_alone)
 {
-    (void)state;
     open_ranks(RANKS, NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_HANG", "1:1", NULL);
     each(alone_main);
     assert_contains(colls[0].ops->failure(&colls[0])->msg, "device cuda:1 emulated");
@@ -249,9 +238,8 @@ static void *slow_main(void *arg)
     return NULL;
 }
 
-static void test_slow(void **state)
+TEST(test_slow)
 {
-    (void)state;
     open_ranks(RANKS, last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", NULL);
     each(slow_main);
     for (int r = 0; r < RANKS; r++) assert_int_equal(ranks[r].status, STATUS_OK);
@@ -284,17 +272,15 @@ static void check_last_resort(const char *name, const char *value, const char *w
     assert_contains(last_line, "the worker did not exit within 1 s");
 }
 
-static void test_last_resort(void **state)
+TEST(test_last_resort)
 {
-    (void)state;
     check_last_resort("ATOLL_EMULATED_ABORT", "hangs", "a kernel failed");
     check_last_resort("ATOLL_EMULATED_HANG", "1:1", "did not reach collective 0");
 }
 
 /* The run succeeds, but closing one GPU hangs. */
-static void test_close_hangs(void **state)
+TEST(test_close_hangs)
 {
-    (void)state;
     pthread_t unhang;
     open_ranks(RANKS, last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", "ATOLL_EMULATED_CLOSE", "1", NULL);
     each(step_main);
@@ -308,9 +294,8 @@ static void test_close_hangs(void **state)
 }
 
 /* A single GPU hangs: its thread is in a blocking wait, or submits now and then. */
-static void test_only_gpu_hangs(void **state)
+TEST(test_only_gpu_hangs)
 {
-    (void)state;
     pthread_t unhang;
     open_ranks(1, last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", "ATOLL_EMULATED_HANG", "0:1", NULL);
     pthread_create(&unhang, NULL, unhang_main, NULL);
@@ -323,9 +308,8 @@ static void test_only_gpu_hangs(void **state)
     close_ranks(1);
 }
 
-static void test_only_gpu_is_slow(void **state)
+TEST(test_only_gpu_is_slow)
 {
-    (void)state;
     open_ranks(1, last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", NULL);
     work(&ranks[0], slow);
     assert_int_equal(ranks[0].status, STATUS_OK);
@@ -336,9 +320,8 @@ static void test_only_gpu_is_slow(void **state)
 }
 
 /* The group closes in time, but the process does not exit: the watchdog still ends it. */
-static void test_resort_stays(void **state)
+TEST(test_resort_stays)
 {
-    (void)state;
     open_ranks(RANKS, last_resort, "ATOLL_EMULATED_FAIL", "1:1", "ATOLL_GPU_GRACE", "1", NULL);
     each(step_main);
     assert_first_failure(1, "a kernel failed");
@@ -348,9 +331,8 @@ static void test_resort_stays(void **state)
     pass(100);
 }
 
-static void test_settings(void **state)
+TEST(test_settings)
 {
-    (void)state;
     struct err err = {0};
     open_ranks(RANKS, NULL, NULL);
     close_group();
@@ -369,23 +351,6 @@ static int tear_down(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_failed_beside_full_queues),
-        cmocka_unit_test(test_failed_beside_copies_that_block),
-        cmocka_unit_test(test_stays_away),
-        cmocka_unit_test(test_hung_gpu),
-        cmocka_unit_test(test_hung_alone),
-        cmocka_unit_test(test_slow),
-        cmocka_unit_test(test_last_resort),
-        cmocka_unit_test(test_close_hangs),
-        cmocka_unit_test(test_only_gpu_hangs),
-        cmocka_unit_test(test_only_gpu_is_slow),
-        cmocka_unit_test(test_resort_stays),
-        cmocka_unit_test(test_settings),
-    };
-    if (argc > 1) { /* run one test */
-        cmocka_set_test_filter(argv[1]);
-        hangs_after = 6;
-    }
-    return cmocka_run_group_tests(tests, NULL, tear_down);
+    if (argc > 1) hangs_after = 6; /* one test */
+    return test_run(argc, argv, NULL, tear_down);
 }

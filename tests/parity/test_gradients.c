@@ -2,18 +2,10 @@
  * random direction. Sizes are odd on purpose. The loss is summed in double. The central difference at two step sizes is
  * extrapolated, so that only the fp32 rounding of the forward pass remains. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "tests/lib/test.h"
 #include "worker/model/decoder.h"
 #include "worker/model/gpt2.h"
 #include "worker/model/llama.h"
@@ -228,24 +220,19 @@ static void check_hooks(const struct subject *of)
     probe_close(&p);
 }
 
-static void test_hooks(void **state)
+TEST(test_hooks)
 {
-    (void)state;
     for (size_t i = 0; i < SUBJECTS; i++) check_hooks(&subjects[i]);
 }
 
-static void test_level(void **state)
-{
-    run_level(*state);
-}
+#define LEVEL_TEST(level)                                                                                              \
+    TEST(test_##level)                                                                                                 \
+    {                                                                                                                  \
+        run_level(#level);                                                                                             \
+    }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hooks),
-        {"test_portable", test_level, NULL, NULL, "portable"},
-        {"test_avx2", test_level, NULL, NULL, "avx2"},
-        {"test_avx512", test_level, NULL, NULL, "avx512"},
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+LEVEL_TEST(portable)
+LEVEL_TEST(avx2)
+LEVEL_TEST(avx512)
+
+TEST_MAIN(NULL, NULL)

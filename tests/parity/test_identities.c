@@ -6,14 +6,6 @@
  * - DDP of two workers equals one worker with twice the batch.
  * The last three hold up to the rounding of fp32 sums in another order. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
@@ -23,6 +15,7 @@
 #include "tests/lib/rigs/engine_view.h"
 #include "tests/lib/store/store_mem.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 #include "worker/train_impl.h"
 
 enum { WORKERS_MAX = 2, QUEUE = 1024, SAMPLES_MAX = 64 };
@@ -325,16 +318,14 @@ static void check_plain_training(const char *optimizer)
     cluster_stop();
 }
 
-static void test_one_worker_is_plain_training_bit_for_bit(void **state)
+TEST(test_one_worker_is_plain_training_bit_for_bit)
 {
-    (void)state;
     check_plain_training("inner.optimizer=adamw");
     check_plain_training("inner.optimizer=muon");
 }
 
-static void test_every_step_with_sgd_is_ddp(void **state)
+TEST(test_every_step_with_sgd_is_ddp)
 {
-    (void)state;
     static const char *const local[] = {"train.method=local-sgd",
                                         "train.max_steps=12",
                                         "train.sync_every=1",
@@ -354,9 +345,8 @@ static void test_every_step_with_sgd_is_ddp(void **state)
     cluster_stop();
 }
 
-static void test_local_sgd_is_the_mean_of_the_parameters(void **state)
+TEST(test_local_sgd_is_the_mean_of_the_parameters)
 {
-    (void)state;
     enum { H = 5, ROUNDS = 3, B = 4 };
     static const char *const settings[] = {"train.method=local-sgd", "train.max_steps=15", "train.sync_every=5",
                                            "inner.learning_rate=3e-3", NULL};
@@ -378,9 +368,8 @@ static void test_local_sgd_is_the_mean_of_the_parameters(void **state)
     cluster_stop();
 }
 
-static void test_ddp_of_two_is_one_with_twice_the_batch(void **state)
+TEST(test_ddp_of_two_is_one_with_twice_the_batch)
 {
-    (void)state;
     /* eps 1e-6: AdamW divides by the gradient's size, so without it rounding noise in a gradient becomes a full step.
      */
     static const char *const two[] = {"train.method=ddp", "train.max_steps=12", "inner.learning_rate=3e-3",
@@ -403,6 +392,7 @@ static int make_data(void **state)
 {
     static const char *const names[] = {"train", "val"};
     uint32_t last = 0;
+    log_set_level(LOG_WARN);
     if (tmpdir_make(state) != 0) return -1;
     for (int i = 0; i < 2; i++) {
         struct token_writer w;
@@ -417,14 +407,4 @@ static int make_data(void **state)
     return 0;
 }
 
-int main(void)
-{
-    log_set_level(LOG_WARN);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_worker_is_plain_training_bit_for_bit),
-        cmocka_unit_test(test_every_step_with_sgd_is_ddp),
-        cmocka_unit_test(test_local_sgd_is_the_mean_of_the_parameters),
-        cmocka_unit_test(test_ddp_of_two_is_one_with_twice_the_batch),
-    };
-    return cmocka_run_group_tests(tests, make_data, tmpdir_remove);
-}
+TEST_MAIN(make_data, tmpdir_remove)

@@ -3,18 +3,12 @@
  * for every step, also with a refused step and a restart. ctest: timeout=240 */
 #include <dlfcn.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/lib/device/emulated_plugin.h"
+#include "tests/lib/test.h"
 #include "worker/model/gpt2.h"
 #include "worker/replica/replica.h"
 
@@ -170,9 +164,8 @@ static void same(const struct outcome *a, const struct outcome *b)
     assert_true(a->taken == b->taken && a->skipped == b->skipped);
 }
 
-static void test_late_is_the_same(void **state)
+TEST(test_late_is_the_same)
 {
-    (void)state;
     static const int refused[] = {-1, 0, 2};
     for (uint32_t accum = 1; accum <= 2; accum++)
         for (int i = 0; i < 3; i++) {
@@ -190,9 +183,8 @@ static void test_late_is_the_same(void **state)
 }
 
 /* An evaluation during a step in flight does not change the step's losses. */
-static void test_eval_with_a_step_in_flight(void **state)
+TEST(test_eval_with_a_step_in_flight)
 {
-    (void)state;
     struct outcome alone = run("cuda", OPTIMIZER_ADAMW, 1, false, -1), beside = {0};
     struct replica *r = open_replica("cuda", OPTIMIZER_ADAMW, 1);
     put_params(r, false);
@@ -211,9 +203,8 @@ static void test_eval_with_a_step_in_flight(void **state)
 }
 
 /* A CPU reports each step at once, and refuses a step in the same way. */
-static void test_cpu_is_not_late(void **state)
+TEST(test_cpu_is_not_late)
 {
-    (void)state;
     struct replica *r = open_replica("cpu", OPTIMIZER_ADAMW, 1);
     struct outcome o = {0};
     put_params(r, false);
@@ -252,16 +243,9 @@ static void check_restart(void)
     replica_destroy(first);
 }
 
-static void test_restart(void **state)
-{
-    (void)state;
-    check_restart();
-}
-
 /* The rounding of moments depends on worker and step, not on the start; a refused step does not count. */
-static void test_restart_bf16_moments(void **state)
+TEST(test_restart_bf16_moments)
 {
-    (void)state;
     struct outcome wide = run("cuda", OPTIMIZER_ADAMW, 1, false, -1);
     bf16_moments = true;
     worker = 3;
@@ -280,12 +264,4 @@ static void test_restart_bf16_moments(void **state)
     run_seed = 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_late_is_the_same),     cmocka_unit_test(test_eval_with_a_step_in_flight),
-        cmocka_unit_test(test_cpu_is_not_late),      cmocka_unit_test(test_restart),
-        cmocka_unit_test(test_restart_bf16_moments),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_MAIN(set_up, tear_down)

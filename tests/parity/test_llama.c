@@ -4,18 +4,12 @@
  * - A tied output layer equals an untied one that holds the embedding.
  * - Scores depend on distances only: a shifted sequence gives the same result. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "gpu/cpu/cpu_kernels.h"
 #include "tests/lib/device/device_case.h"
+#include "tests/lib/test.h"
 #include "worker/model/decoder.h"
 #include "worker/model/llama.h"
 
@@ -70,9 +64,8 @@ static void run(int threads, const struct model_config *config, const float *the
     mem_free(own_grad);
 }
 
-static void test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     static const char *const levels[] = {"portable", "avx2", "avx512"};
     uint64_t n;
     float *theta = theta_of(&shared, &n), *one = mem_alloc(n, sizeof *one), *many = mem_alloc(n, sizeof *many);
@@ -101,9 +94,8 @@ static void assert_near(const float *got, const float *want, size_t n)
 }
 
 /* Expand theta to a model without grouped heads: repeat each shared key/value head. */
-static void test_shared_heads(void **state)
+TEST(test_shared_heads)
 {
-    (void)state;
     struct model_config full = shared;
     uint64_t n, n_full;
     full.n_kv_head = HEADS;
@@ -129,9 +121,8 @@ static void test_shared_heads(void **state)
 }
 
 /* The gradient of a tied weight is the sum of the gradients of the untied embedding and output layer. */
-static void test_tied_head(void **state)
+TEST(test_tied_head)
 {
-    (void)state;
     struct model_config tied = shared;
     uint64_t n, n_tied;
     tied.tied = true;
@@ -152,9 +143,8 @@ static void test_tied_head(void **state)
 }
 
 /* The score of rotated queries and keys at distance d does not depend on their positions. */
-static void test_distances(void **state)
+TEST(test_distances)
 {
-    (void)state;
     enum { T = 60, HALF = HD / 2 };
     struct device *dev;
     struct rope_shape shape = {.n = T, .seq = T, .heads = 2, .head_dim = HD, .ld = 2 * HD};
@@ -184,9 +174,8 @@ static void test_distances(void **state)
 
 /* Scaling by the pair's number of turns over the original context of 8192 tokens: fast pairs stay, slow pairs rotate 32
  * times slower, and the rates between are continuous. */
-static void test_scaled_positions(void **state)
+TEST(test_scaled_positions)
 {
-    (void)state;
     const struct rope_scaling none = {0}, scaling = {.factor = 32, .low = 1, .high = 4, .original = 8192};
     const double turn = 2 * 3.141592653589793 / 8192;
     double before = 0;
@@ -204,11 +193,4 @@ static void test_scaled_positions(void **state)
     assert_true(fabs(rope_scaling_step(&scaling, 3.9999 * turn) / turn - 4) < 1e-2);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads),   cmocka_unit_test(test_shared_heads),     cmocka_unit_test(test_tied_head),
-        cmocka_unit_test(test_distances), cmocka_unit_test(test_scaled_positions),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

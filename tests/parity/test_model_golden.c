@@ -2,19 +2,12 @@
  * the CPU: logits, loss and every gradient tensor to 1e-5 of its norm, then five AdamW steps with decay groups and
  * clipping. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/bytes.h"
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
+#include "tests/lib/device/device_case.h"
+#include "tests/lib/test.h"
 #include "worker/inner/inner_opt.h"
 #include "worker/model/decoder.h"
 #include "worker/model/gpt2.h"
@@ -119,14 +112,6 @@ struct instance {
     int32_t *tokens, *targets;
 };
 
-static void *put(struct device *dev, const void *host, size_t bytes)
-{
-    void *p = dev->ops->alloc(dev, bytes);
-    assert_non_null(p);
-    if (host) dev->ops->upload(dev, p, host, bytes);
-    return p;
-}
-
 static void instance_open(struct instance *in, const char *level)
 {
     const struct golden *g = &golden;
@@ -139,11 +124,11 @@ static void instance_open(struct instance *in, const char *level)
     status = decoder_create(g->family, &g->config, in->dev, g->batch, g->seq, MODEL_TRAIN | MODEL_LOSS | MODEL_LOGITS,
                             &in->model, &err);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
-    in->theta = put(in->dev, g->theta, g->n_params * 4);
-    in->grad = put(in->dev, NULL, g->n_params * 4);
-    in->loss = put(in->dev, NULL, n * 4);
-    in->tokens = put(in->dev, g->tokens, n * 4);
-    in->targets = put(in->dev, g->targets, n * 4);
+    in->theta = case_put(in->dev, g->theta, g->n_params * 4);
+    in->grad = case_put(in->dev, NULL, g->n_params * 4);
+    in->loss = case_put(in->dev, NULL, n * 4);
+    in->tokens = case_put(in->dev, g->tokens, n * 4);
+    in->targets = case_put(in->dev, g->targets, n * 4);
 }
 
 static void instance_close(struct instance *in)
@@ -159,8 +144,7 @@ static double mean_loss(const struct instance *in)
     size_t n = (size_t)golden.batch * golden.seq;
     float *loss = mem_alloc(n, sizeof *loss);
     double sum = 0;
-    in->dev->ops->download(in->dev, loss, in->loss, n * sizeof *loss);
-    assert_int_equal(in->dev->ops->sync(in->dev, NULL), STATUS_OK);
+    case_get(in->dev, loss, in->loss, n * sizeof *loss);
     for (size_t i = 0; i < n; i++) sum += loss[i];
     mem_free(loss);
     return sum / (double)golden.n_counted;
@@ -169,8 +153,7 @@ static double mean_loss(const struct instance *in)
 static void check_gradient(const struct instance *in, float times)
 {
     float *grad = mem_alloc(golden.n_params, sizeof *grad);
-    in->dev->ops->download(in->dev, grad, in->grad, golden.n_params * sizeof *grad);
-    assert_int_equal(in->dev->ops->sync(in->dev, NULL), STATUS_OK);
+    case_get(in->dev, grad, in->grad, golden.n_params * sizeof *grad);
     for (uint64_t i = 0; i < golden.n_params; i++) grad[i] /= times;
     for (uint32_t i = 0; i < golden.layout.n_tensors; i++) {
         const struct tensor *t = &golden.layout.tensors[i];

@@ -3,20 +3,14 @@
  * - Every order of the queues gives the same bits.
  * - The error names a failed GPU, and the waits of the other ranks end. ctest: timeout=240 */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "gpu/moment_rules.h"
 #include "tests/lib/device/emulated_plugin.h"
+#include "tests/lib/test.h"
 #include "worker/model/gpt2.h"
 #include "worker/replica/replica_impl.h"
 
@@ -206,10 +200,8 @@ static void compare(const char *what, struct outcome *got, const struct outcome 
     if (!(fabs(got->loss - want->loss) < 1e-5 * fabs(want->loss))) fail_msg("%s: loss %g", what, got->loss);
 }
 
-static enum optimizer adamw = OPTIMIZER_ADAMW, muon = OPTIMIZER_MUON;
-
 /* A training on several ranks. Muon shards whole matrices: the shares differ in size, and buckets cut them anywhere. */
-static struct training {
+static const struct training {
     const char *device;
     enum optimizer kind;
     int seeds;
@@ -220,9 +212,8 @@ static struct training {
                  {"cpu", OPTIMIZER_MUON, 1}};
 
 /* Compare every number of ranks and every order of the queues with one rank. */
-static void test_training(void **state)
+static void check_training(const struct training *training)
 {
-    const struct training *training = *state;
     const char *device = training->device;
     const enum optimizer kind = training->kind;
     const int seeds = training->seeds;
@@ -266,15 +257,13 @@ static void check_bf16(enum optimizer kind)
     drop(&two);
 }
 
-static void test_gpus_bf16(void **state)
+TEST(test_gpus_bf16)
 {
-    (void)state;
     check_bf16(OPTIMIZER_ADAMW);
 }
 
-static void test_gpus_bf16_muon(void **state)
+TEST(test_gpus_bf16_muon)
 {
-    (void)state;
     check_bf16(OPTIMIZER_MUON);
 }
 
@@ -293,9 +282,8 @@ static void gradient(const struct replica_config *config, float *out, double *lo
     replica_destroy(r);
 }
 
-static void test_gradient(void **state)
+TEST(test_gradient)
 {
-    (void)state;
     double loss, want_loss;
     float *want = copy_of(NULL), *got = copy_of(NULL);
     struct replica_config config = config_of("cuda", 1);
@@ -328,9 +316,8 @@ static void evaluate(const struct replica_config *config, const float *other, do
     replica_destroy(r);
 }
 
-static void test_eval(void **state)
+TEST(test_eval)
 {
-    (void)state;
     double live[2], given[2];
     float *other = copy_of(NULL);
     layout_fill(&layout, 0, 3, other);
@@ -344,10 +331,10 @@ static void test_eval(void **state)
 }
 
 /* A run saved with some number of ranks continues with another number. */
-static void test_other_number_of_ranks(void **state)
+static void check_other_number_of_ranks(enum optimizer kind)
 {
     struct replica_config config = config_of("cuda", 1);
-    config.opt.kind = *(const enum optimizer *)*state;
+    config.opt.kind = kind;
     struct outcome one = train(&config);
     for (uint32_t ranks = 1; ranks <= 3; ranks += 2) { /* 1 and 4, 3 and 2 */
         struct outcome half = {0}, back = {0}, end = {0};
@@ -381,23 +368,19 @@ static void test_other_number_of_ranks(void **state)
 }
 
 /* The rounding of bf16 moments does not depend on the rank that holds them. */
-static void test_bf16_moments(void **state)
+TEST(test_bf16_moments)
 {
     bf16_moments = true;
-    for (int i = 3; i < 5; i++) {
-        *state = &trainings[i];
-        test_training(state);
-    }
-    *state = &muon;
-    test_other_number_of_ranks(state);
+    for (int i = 3; i < 5; i++) check_training(&trainings[i]);
+    check_other_number_of_ranks(OPTIMIZER_MUON);
     bf16_moments = false;
 }
 
 /* A step whose gradient is not finite changes nothing, on any rank. */
-static void test_refused(void **state)
+static void check_refused(enum optimizer kind)
 {
     struct replica_config config = config_of("cuda", 2);
-    config.opt.kind = *(const enum optimizer *)*state;
+    config.opt.kind = kind;
     struct replica *r = open_replica(&config);
     struct outcome before = {0}, after = {0};
     steps(r, 0, 2, NULL);
@@ -417,9 +400,8 @@ static void test_refused(void **state)
 }
 
 /* A GPU fails at any operation: the error names it, and no rank hangs. */
-static void test_failure(void **state)
+TEST(test_failure)
 {
-    (void)state;
     struct replica_config config = config_of("cuda", 3);
     int failed = 0;
     config.bucket = 1500;
@@ -454,9 +436,8 @@ static const struct err *given_up(struct collective *coll)
 }
 
 /* A single GPU that continues after its abort: the replica refuses further steps. */
-static void test_back_too_late(void **state)
+TEST(test_back_too_late)
 {
-    (void)state;
     struct replica_config config = config_of("cuda", 1);
     struct replica *r = open_replica(&config);
     struct step_result result;
@@ -492,9 +473,8 @@ static void adamw_looks(struct device *dev, const struct adamw_span *spans, size
     true_device->adamw(dev, spans, n, theta, grad, m, v, hyper, scale);
 }
 
-static void test_late_rank(void **state)
+TEST(test_late_rank)
 {
-    (void)state;
     struct replica_config config = config_of("cuda", 2);
     struct replica *r = open_replica(&config);
     true_collective = r->ranks[0].coll.ops;
@@ -517,9 +497,8 @@ static void test_late_rank(void **state)
     replica_destroy(r);
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
     struct replica *r = NULL;
     struct err err = {0};
     struct replica_config config = config_of("cuda:0,9", 2);
@@ -538,28 +517,49 @@ static void test_refusals(void **state)
     drop(&o);
 }
 
-int main(int argc, char **argv)
+TEST(test_gpus)
 {
-    const struct CMUnitTest tests[] = {
-        {"test_gpus", test_training, NULL, NULL, &trainings[0]},
-        {"test_gpus_sgd", test_training, NULL, NULL, &trainings[1]},
-        {"test_gpus_muon", test_training, NULL, NULL, &trainings[2]},
-        {"test_cpu", test_training, NULL, NULL, &trainings[3]},
-        {"test_cpu_muon", test_training, NULL, NULL, &trainings[4]},
-        cmocka_unit_test(test_gpus_bf16),
-        cmocka_unit_test(test_gradient),
-        cmocka_unit_test(test_eval),
-        {"test_other_number_of_ranks", test_other_number_of_ranks, NULL, NULL, &adamw},
-        {"test_other_ranks_muon", test_other_number_of_ranks, NULL, NULL, &muon},
-        {"test_refused", test_refused, NULL, NULL, &adamw},
-        {"test_refused_muon", test_refused, NULL, NULL, &muon},
-        cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_gpus_bf16_muon),
-        cmocka_unit_test(test_late_rank),
-        cmocka_unit_test(test_back_too_late),
-        cmocka_unit_test(test_bf16_moments),
-    };
-    if (argc > 1) cmocka_set_test_filter(argv[1]); /* run one test */
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    check_training(&trainings[0]);
 }
+
+TEST(test_gpus_sgd)
+{
+    check_training(&trainings[1]);
+}
+
+TEST(test_gpus_muon)
+{
+    check_training(&trainings[2]);
+}
+
+TEST(test_cpu)
+{
+    check_training(&trainings[3]);
+}
+
+TEST(test_cpu_muon)
+{
+    check_training(&trainings[4]);
+}
+
+TEST(test_other_number_of_ranks)
+{
+    check_other_number_of_ranks(OPTIMIZER_ADAMW);
+}
+
+TEST(test_other_ranks_muon)
+{
+    check_other_number_of_ranks(OPTIMIZER_MUON);
+}
+
+TEST(test_refused)
+{
+    check_refused(OPTIMIZER_ADAMW);
+}
+
+TEST(test_refused_muon)
+{
+    check_refused(OPTIMIZER_MUON);
+}
+
+TEST_MAIN(set_up, tear_down)

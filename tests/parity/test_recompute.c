@@ -1,15 +1,9 @@
 /* Tests that train.recompute does not change a bit of losses and gradients, on every instruction-set level, and that
  * each level keeps the bytes per layer of the table in worker/model/decoder_impl.h. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "common/base/mem.h"
 #include "tests/lib/device/device_case.h"
 #include "tests/lib/device/recompute_case.h"
+#include "tests/lib/test.h"
 #include "worker/model/decoder.h"
 #include "worker/model/gpt2.h"
 #include "worker/model/llama.h"
@@ -35,17 +29,15 @@ static void each_device(struct device *dev)
     recompute_case(dev, &llama_family, &rope, 3, 7);
 }
 
-static void test_same_bits(void **state)
+TEST(test_same_bits)
 {
-    (void)state;
     device_case_each(each_device);
     assert_int_equal(mem_live_bytes(), 0);
 }
 
 /* Memory of one more layer without its statistics: elements per token, in units of C. */
-static void test_bytes_of_a_layer(void **state)
+TEST(test_bytes_of_a_layer)
 {
-    (void)state;
     static const size_t kept[] = {16, 12, 10, 1};
     struct model_config config = deep;
     for (size_t act = 2; act <= 4; act += 2)
@@ -66,9 +58,8 @@ static size_t llama_bytes(struct model_config config, uint32_t layers, size_t ac
     return decoder_memory(&llama_family, &config, act, 4, 32, uses);
 }
 
-static void test_bytes_of_a_llama_layer(void **state)
+TEST(test_bytes_of_a_llama_layer)
 {
-    (void)state;
     struct model_config config = {
         .n_head = 4, .n_embd = 32, .block_size = 40, .vocab_size = 70, .n_kv_head = 2, .ffn = 96};
     size_t c = 32, k = 16, f = 96, kept[] = {6 * c + 2 * k + 3 * f, 6 * c + 2 * k + 2 * f, 4 * c + 2 * k + 2 * f, c};
@@ -81,12 +72,4 @@ static void test_bytes_of_a_llama_layer(void **state)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_bytes_of_a_layer),
-        cmocka_unit_test(test_bytes_of_a_llama_layer),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,12 +1,9 @@
-"""Runs whose model a PyTorch program brings: buffers, GradScaler, schedulers, loops with an own loader, evaluation."""
+"""Runs whose model a PyTorch program brings: buffers, GradScaler, schedulers, loops with an own loader."""
 
 from __future__ import annotations
 
-import json
-import types
 import unittest
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -34,19 +31,12 @@ class Regression(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm, self.linear = nn.BatchNorm1d(3), nn.Linear(3, 1)
-        self.config = types.SimpleNamespace(to_json_string=lambda use_diff=True: json.dumps({"model_type": "test"}))
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Output:
         return Output(loss=(self.linear(self.norm(x)).squeeze(1) - labels).square().mean())
 
 
 class External(RunTest):
-    def train(self, model: nn.Module, worker: atoll.Worker, optimizer: torch.optim.Optimizer) -> None:
-        for x, y in atoll.batches(samples(), worker, batch_size=4):
-            model(x, labels=y).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
     def test_buffers(self) -> None:
         """Means of BatchNorm are the mean over the workers, whatever the outer optimizer; local ones stay."""
         for buffers in ("mean", "local"):
@@ -127,26 +117,6 @@ class External(RunTest):
         self.assertAlmostEqual(events[-1]["loss"], loss.item(), places=5)
         self.assertAlmostEqual(events[-1]["lr"], 0.01, places=6)
         model(x, labels=y)  # no hooks are left
-
-    def test_evaluation(self) -> None:
-        coordinator = self.start_coordinator(train={"max_steps": 10, "eval_every": 1})
-        model, val = Regression(), samples(50)
-        optimizer = torch.optim.SGD(model.parameters(), 0.01)
-
-        def evaluate(model: Regression, indices: np.ndarray) -> tuple[float, int]:
-            x, y = val[torch.from_numpy(indices)]
-            torch.rand(1)
-            return model(x, labels=y).loss.item() * len(x), len(x)
-
-        with self.worker(model, optimizer, evaluate=evaluate, val=val) as worker:
-            self.train(model, worker, optimizer)
-        self.finish(coordinator)
-        model.eval()
-        with torch.no_grad():
-            expected = model(*val[:]).loss.item()
-        self.assertAlmostEqual(self.summary()["final_val_loss"], expected, places=5)
-        config = json.loads((self.run_dir / "checkpoints" / "latest" / "config.json").read_text())
-        self.assertEqual(config, {"model_type": "test", "architectures": ["Regression"]})
 
     def test_nan(self) -> None:
         """A NaN round starts again from the run's parameters with a new optimizer."""

@@ -3,7 +3,7 @@
  * SIM_TRACE=1 prints every event. ctest: timeout=180 */
 
 #include "tests/lib/sim/sim_rig.h"
-#include "tests/lib/sim/sim_store.h"
+#include "tests/lib/store/store_mem.h"
 #include "tests/lib/test.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -376,11 +376,11 @@ TEST(test_coordinator_resumes_after_full_disk)
     for (uint64_t room = 3000; room < 12000; room += 500) {
         struct sim_cluster *c = sim_rig_cluster(&setup);
         c->may_give_up = true;
-        sim_store_set_room(c->store, room);
+        store_mem_set_room(c->store, room);
         sim_rig_start(c, 2);
         while (!c->gave_up && !c->finished && sim_net_step(c->net, 100000000)) continue;
         assert_int_equal(c->gave_up, 1);
-        sim_store_set_room(c->store, UINT64_MAX);
+        store_mem_set_room(c->store, UINT64_MAX);
         sim_cluster_start_at(c, sim_net_now(c->net) + 5000000, SIM_NET_LISTENER);
         assert_true(sim_rig_ends(c, 1000));
         assert_int_equal(c->result.theta_hash, theta);

@@ -98,13 +98,6 @@ done
 "$BIN/atoll" config print run.yaml | one_line || fail "config print to a reader that ended: exit code ${PIPESTATUS[0]}"
 echo "full: an incomplete result is a failure"
 
-# atoll-worker --help lists the local keys of `atoll config help`.
-"$BIN/atoll-worker" --help >help.txt
-while read -r key; do
-    grep -qF "$key" help.txt || fail "atoll-worker --help lacks the local key $key"
-done < <("$BIN/atoll" config help | sed -nE 's/^  ([a-z_.]+) .* \(local\) .*/\1/p' | grep -vE '^(coordinator|launch)\.')
-echo "atoll-worker --help lists all local keys"
-
 # If the name service is missing or does not know the host, status fails at once, not after --timeout.
 if unshare -rn true 2>/dev/null; then
     key=$(printf '%064d' 0) code=0

@@ -108,3 +108,19 @@ void case_gradient(const char *what, double (*loss)(void *ctx), void *ctx, doubl
     if (sqrt(diff) > tol * sqrt(norm))
         fail_msg("%s: relative error of the gradient %.2e, allowed %.2e", what, sqrt(diff / norm), tol);
 }
+
+void *case_put(struct device *dev, const void *values, size_t bytes)
+{
+    void *p = dev->ops->alloc(dev, bytes);
+    assert_non_null(p);
+    if (values) dev->ops->upload(dev, p, values, bytes);
+    assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
+    return p;
+}
+
+void case_get(struct device *dev, void *values, const void *from, size_t bytes)
+{
+    struct err err = {0};
+    dev->ops->download(dev, values, from, bytes);
+    if (dev->ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+}

@@ -29,4 +29,9 @@ void case_gradient(const char *what, double (*loss)(void *ctx), void *ctx, doubl
                    double tol, size_t most);
 double *case_widen(const float *x, size_t n);
 
+/* Allocate memory of the device, with these values unless NULL; `values` may change afterwards. */
+void *case_put(struct device *dev, const void *values, size_t bytes);
+/* Wait for the device and copy from its memory. */
+void case_get(struct device *dev, void *values, const void *from, size_t bytes);
+
 #endif

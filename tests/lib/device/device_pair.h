@@ -30,9 +30,8 @@ void pair_each(void (*check)(void));
 
 /* test_NAME, a cmocka test: check_NAME on both devices. */
 #define PAIR_TEST(name)                                                                                                \
-    static void test_##name(void **state)                                                                              \
+    TEST(test_##name)                                                                                                  \
     {                                                                                                                  \
-        (void)state;                                                                                                   \
         pair_each(check_##name);                                                                                       \
     }
 

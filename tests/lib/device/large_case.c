@@ -7,6 +7,7 @@
 #include "common/base/rng.h"
 #include "common/tensor/delta_format.h"
 #include "gpu/moment_rules.h"
+#include "tests/lib/device/device_case.h"
 
 enum { N = 300, COLS = 8, ROWS = 4, BLOCK = 64, CHUNK = 256, K = 16, WIDTH = 2048, TURNS = 16 };
 
@@ -40,9 +41,7 @@ static void put(const struct large *l, float *dst, const void *values, size_t by
 
 static void get(const struct large *l, void *values, const float *src, size_t bytes)
 {
-    struct err err = {0};
-    l->dev->ops->download(l->dev, values, src, bytes);
-    if (l->dev->ops->sync(l->dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    case_get(l->dev, values, src, bytes);
 }
 
 /* Writes the same random values at `place` of every vector. */

@@ -21,23 +21,15 @@ struct state {
     struct muon_plan *plan;
 };
 
-static float *on_device(struct device *dev, const float *values, size_t n)
-{
-    float *p = dev->ops->alloc(dev, n * sizeof *p);
-    assert_non_null(p);
-    if (values) dev->ops->upload(dev, p, values, n * sizeof *p);
-    return p;
-}
-
 static struct state state_open(struct device *dev, const struct muon_matrix *matrices, size_t n_matrices, size_t n,
                                const float *theta, float scale)
 {
     struct state s = {.dev = dev, .n = n};
     assert_int_equal(dev->ops->muon_plan(dev, matrices, n_matrices, &s.plan), STATUS_OK);
-    s.theta = on_device(dev, theta, n);
-    s.grad = on_device(dev, NULL, n);
-    s.momentum = on_device(dev, NULL, n);
-    s.scale = on_device(dev, &scale, 1);
+    s.theta = case_put(dev, theta, n * sizeof(float));
+    s.grad = case_put(dev, NULL, n * sizeof(float));
+    s.momentum = case_put(dev, NULL, n * sizeof(float));
+    s.scale = case_put(dev, &scale, sizeof(float));
     assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
     return s;
 }
@@ -54,8 +46,7 @@ static float *on_host(const struct state *s, const float *p)
 {
     float *host = mem_alloc(s->n, sizeof *host);
     assert_non_null(host);
-    s->dev->ops->download(s->dev, host, p, s->n * sizeof *host);
-    assert_int_equal(s->dev->ops->sync(s->dev, NULL), STATUS_OK);
+    case_get(s->dev, host, p, s->n * sizeof *host);
     return host;
 }
 

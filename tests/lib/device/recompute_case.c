@@ -10,21 +10,6 @@ struct outcome {
     float *loss, *grad; /* on the host, two losses end to end */
 };
 
-static void *on_device(struct device *dev, const void *host, size_t bytes)
-{
-    void *p = dev->ops->alloc(dev, bytes);
-    assert_non_null(p);
-    if (host) dev->ops->upload(dev, p, host, bytes);
-    return p;
-}
-
-static void fetch(struct device *dev, void *host, const void *from, size_t bytes)
-{
-    struct err err = {0};
-    dev->ops->download(dev, host, from, bytes);
-    if (dev->ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
-}
-
 /* Runs two micro-steps with different tokens; the second adds to the gradient. */
 static struct outcome run(struct device *dev, const struct model_family *family, const struct model_config *config,
                           size_t batch, size_t seq, unsigned uses, const float *theta, uint64_t n_params)
@@ -35,17 +20,17 @@ static struct outcome run(struct device *dev, const struct model_family *family,
     struct outcome out = {.loss = mem_alloc(2 * n, sizeof(float)), .grad = mem_alloc(n_params, sizeof(float))};
     if (decoder_create(family, config, dev, batch, seq, uses, &model, &err) != STATUS_OK) fail_msg("%s", err.msg);
     int32_t *tokens = mem_alloc(2 * n, sizeof *tokens);
-    float *d_theta = on_device(dev, theta, bytes), *grad = on_device(dev, NULL, bytes);
-    float *loss = on_device(dev, NULL, n * sizeof *loss);
-    int32_t *d_tokens = on_device(dev, NULL, n * sizeof *tokens), *targets = on_device(dev, NULL, n * sizeof *tokens);
+    float *d_theta = case_put(dev, theta, bytes), *grad = case_put(dev, NULL, bytes);
+    float *loss = case_put(dev, NULL, n * sizeof *loss);
+    int32_t *d_tokens = case_put(dev, NULL, n * sizeof *tokens), *targets = case_put(dev, NULL, n * sizeof *tokens);
     for (size_t i = 0; i < 2 * n; i++) tokens[i] = (int32_t)(rng_u64(3, RNG_TEST, i) % config->vocab_size);
     for (size_t micro = 0; micro < 2; micro++) {
         dev->ops->upload(dev, d_tokens, tokens + micro * n, n * sizeof *tokens);
         dev->ops->upload(dev, targets, tokens + (1 - micro) * n, n * sizeof *tokens);
         decoder_run(model, d_theta, d_tokens, targets, 0.25f, loss, grad, micro > 0, NULL);
-        fetch(dev, out.loss + micro * n, loss, n * sizeof *loss);
+        case_get(dev, out.loss + micro * n, loss, n * sizeof *loss);
     }
-    fetch(dev, out.grad, grad, bytes);
+    case_get(dev, out.grad, grad, bytes);
     void *pieces[] = {d_theta, grad, loss, d_tokens, targets};
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) dev->ops->release(dev, pieces[i]);
     decoder_destroy(model);

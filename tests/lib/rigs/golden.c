@@ -1,6 +1,8 @@
 #include "tests/lib/rigs/golden.h"
 #include "tests/lib/test.h"
 
+#include <unistd.h>
+
 enum { LINE_BYTES = 32, GOLDEN_MAX = 1 << 20 };
 
 static FILE *golden_open(const char *name, const char *mode)
@@ -10,6 +12,13 @@ static FILE *golden_open(const char *name, const char *mode)
     FILE *f = fopen(path, mode);
     if (!f) fail_msg("cannot open %s", path);
     return f;
+}
+
+bool golden_exists(const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof path, "tests/golden/%s.hex", name);
+    return access(path, F_OK) == 0;
 }
 
 size_t golden_read(const char *name, uint8_t *out, size_t cap)

@@ -32,7 +32,8 @@ static void store_forget(void)
     s->save_end = 0;
 }
 
-void scripted_save_ends(void)
+/* Lets the save in progress reach the disk, without notice to the worker. */
+static void save_ends(void)
 {
     if (!s->save_bytes) return;
     if (!save_image_holds(s->save_bytes, s->save_size, s->save_body, s->save_parts))
@@ -52,7 +53,7 @@ static enum status store_poll(void *ctx, bool wait, struct err *err)
     (void)ctx;
     if (!s->save_end) return STATUS_OK;
     if (!wait && s->now + 1 < s->save_end) return STATUS_AGAIN;
-    scripted_save_ends();
+    save_ends();
     store_forget();
     return s->save_fails ? err_set(err, STATUS_IO, "the test's disk is full") : STATUS_OK;
 }

@@ -76,8 +76,6 @@ void scripted_end(void);
 int scripted_teardown(void **state); /* the same, for cmocka */
 void scripted_worker_up(void);
 void scripted_worker_kill(void);
-/* Let the save in progress reach the disk, without notice to the worker. */
-void scripted_save_ends(void);
 /* Take a round (want is OUTER_TRAIN); deliver its delta. */
 void scripted_train(void);
 void scripted_train_done(void);

@@ -5,7 +5,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
-#include "tests/lib/sim/sim_store.h"
+#include "tests/lib/store/store_mem.h"
 
 enum { STEPS_MAX = 2000000 }; /* a hundred times the steps of a long run */
 
@@ -38,6 +38,16 @@ static bool coordinator_alive(void *ctx)
         c->dying = true;
     }
     return !c->dying;
+}
+
+static void store_appended(void *ctx, const struct store_part *parts, size_t n)
+{
+    sim_check_store_appended(((struct sim_cluster *)ctx)->check, parts, n);
+}
+
+static void store_synced(void *ctx)
+{
+    sim_check_store_synced(((struct sim_cluster *)ctx)->check);
 }
 
 static enum status coordinator_send(void *ctx, uint64_t peer, enum wire_lane lane, const struct msg *m)
@@ -155,7 +165,7 @@ void sim_cluster_coordinator_start(struct sim_cluster *c)
     struct engine_io io = {.ctx = c, .send = coordinator_send, .event = coordinator_event, .bytes = coordinator_bytes};
     struct err err = {0};
     sim_check_note(c->check, now, "the coordinator started");
-    enum status status = engine_create(&c->engine, &options, sim_store_store(c->store), &io, now, &err);
+    enum status status = engine_create(&c->engine, &options, c->store, &io, now, &err);
     if (status != STATUS_OK) c->engine = NULL;
     if (coordinator_over(c, status, &err)) return;
     sim_check_engine_started(c->check, c->engine, now);
@@ -171,7 +181,7 @@ void sim_cluster_coordinator_kill(struct sim_cluster *c, bool power)
     c->dying = false;
     c->die_in = 0;
     if (!c->finished) sim_net_kill(c->net, SIM_NET_LISTENER);
-    sim_store_crash(c->store, power, sim_net_draw(c->net, UINT64_MAX));
+    store_mem_crash(c->store, power, sim_net_draw(c->net, UINT64_MAX));
     sim_check_engine_stopped(c->check, power);
 }
 
@@ -284,7 +294,8 @@ enum status sim_cluster_create(struct sim_cluster **c_p, const struct sim_cluste
     c->toy.seed = c->config.run.seed;
     TRY_GOTO(sim_net_create(&c->net, setup->seed, setup->n_workers), err_cluster);
     TRY_GOTO(sim_check_create(&c->check, setup->n_workers, &c->config, &c->toy, err), err_cluster);
-    TRY_GOTO(sim_store_create(&c->store, c->check, coordinator_alive, c), err_cluster);
+    TRY_GOTO(store_mem_create(&c->store), err_cluster);
+    store_mem_watch(c->store, &(struct store_mem_watch){coordinator_alive, store_appended, store_synced, c});
     sim_net_hooks(c->net, cluster_ready, cluster_tap, c);
     for (int i = 0; i < c->n_workers; i++) {
         sim_worker_init(&c->workers[i], c->net, c->check, &c->toy, i);
@@ -302,7 +313,7 @@ void sim_cluster_destroy(struct sim_cluster *c)
     if (!c) return;
     engine_destroy(c->engine);
     for (int i = 0; i < c->n_workers && c->workers[i].net; i++) sim_worker_finish(&c->workers[i]);
-    sim_store_destroy(c->store);
+    store_mem_destroy(c->store);
     sim_check_destroy(c->check);
     sim_net_destroy(c->net);
     mem_free(c);

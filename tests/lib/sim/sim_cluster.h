@@ -26,7 +26,7 @@ struct sim_cluster_setup {
     uint32_t scale;            /* of the model's size; 0: 1, a few dozen floats */
 };
 
-struct sim_store;
+struct store;
 
 /* The result of a run. */
 struct sim_cluster_result {
@@ -40,7 +40,7 @@ struct sim_cluster {
     struct sim_check *check;
     struct toy toy;
     struct config config;
-    struct sim_store *store;
+    struct store *store;
     struct sim_worker workers[SIM_NET_CLIENTS_MAX];
     int n_workers;
 

@@ -7,9 +7,65 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/lib/sim/event_queue.h"
-#include "tests/lib/sim/sim_packets.h"
 
 enum { LANES = 2, QUEUE_MESSAGES = 1000, RECONNECT_US = 200 * 1000 };
+
+/* ---- packets: messages on the heap, in queues -------------------------------------------------------------------- */
+
+struct sim_packet {
+    struct sim_packet *next;
+    uint64_t arrival_us; /* UINT64_MAX: waits for a connection */
+    uint64_t peer;       /* the listener's id of the connection that carried it */
+    int client;
+    enum wire_lane lane;
+    size_t size;
+    uint8_t data[];
+};
+
+struct sim_packets {
+    struct sim_packet *head, **tail;
+    size_t count;
+};
+
+/* The queue must stay at this address. */
+static void sim_packets_init(struct sim_packets *q)
+{
+    *q = (struct sim_packets){.tail = &q->head};
+}
+
+static void sim_packets_put(struct sim_packets *q, struct sim_packet *p)
+{
+    p->next = NULL;
+    *q->tail = p;
+    q->tail = &p->next;
+    q->count++;
+}
+
+/* NULL if the queue is empty. */
+static struct sim_packet *sim_packets_take(struct sim_packets *q)
+{
+    struct sim_packet *p = q->head;
+    if (!p) return NULL;
+    q->head = p->next;
+    if (!q->head) q->tail = &q->head;
+    q->count--;
+    return p;
+}
+
+static void sim_packets_clear(struct sim_packets *q)
+{
+    for (struct sim_packet *p = sim_packets_take(q); p; p = sim_packets_take(q)) mem_free(p);
+}
+
+static struct sim_packet *sim_packet_copy(const struct sim_packet *p)
+{
+    struct sim_packet *copy = mem_alloc(1, sizeof(*p) + p->size);
+    assert(copy);
+    memcpy(copy, p, sizeof(*p) + p->size);
+    return copy;
+}
+
+/* ---- the network ------------------------------------------------------------------------------------------------- */
 
 /* One direction of one connection: packets in order of arrival. */
 struct pipe {
@@ -60,7 +116,7 @@ uint64_t sim_net_draw(struct sim_net *net, uint64_t below)
     return below ? rng_u64(net->seed, RNG_TEST, net->drawn++) % below : 0;
 }
 
-double sim_net_chance(struct sim_net *net)
+static double sim_net_chance(struct sim_net *net)
 {
     return rng_uniform(net->seed, RNG_TEST, net->drawn++);
 }
@@ -364,11 +420,6 @@ void sim_net_kill(struct sim_net *net, int client)
             connection_close(net, i, false, false, true);
         }
     }
-}
-
-bool sim_net_is_up(const struct sim_net *net, int client)
-{
-    return net->nodes[client == SIM_NET_LISTENER ? SIM_NET_CLIENTS_MAX : client].up;
 }
 
 void sim_net_partition(struct sim_net *net, int client, bool cut)

@@ -53,14 +53,12 @@ bool sim_net_step(struct sim_net *net, uint64_t until_us);
 
 /* Draw from the run's seed: each call returns the next number. */
 uint64_t sim_net_draw(struct sim_net *net, uint64_t below);
-double sim_net_chance(struct sim_net *net);
 
 struct sim_net_link *sim_net_link(struct sim_net *net, int client);
 /* Start a node (all are down at first); sim_net_kill ends it. The transport stays valid as long as the network. On a
  * node that is down, send returns CLOSED and recv AGAIN. */
 struct transport *sim_net_up(struct sim_net *net, int client);
 void sim_net_kill(struct sim_net *net, int client);
-bool sim_net_is_up(const struct sim_net *net, int client);
 /* Cut or heal a link. Healing delivers the packets in transit (a stall), or drops them and connects again (a reset). */
 void sim_net_partition(struct sim_net *net, int client, bool cut);
 /* Return the dialler of a listener's peer id; -1 if unknown. */

@@ -39,6 +39,7 @@ struct store_mem {
     struct store_mem_counts counts;
     char run[FILEIO_PATH_MAX]; /* "": no initial model */
     struct init_folder init;
+    struct store_mem_watch watch;
 };
 
 static struct store_mem *of(const struct store *s)
@@ -66,6 +67,13 @@ static void blob_free(struct blob *b)
     *b = (struct blob){0};
 }
 
+/* The first line of every operation that writes. */
+static enum status writes(struct store_mem *m, struct err *err)
+{
+    bool alive = !m->watch.alive || m->watch.alive(m->watch.ctx);
+    return alive ? STATUS_OK : err_set(err, STATUS_IO, "the process was killed");
+}
+
 static struct mem_segment *find_segment(struct store_mem *m, uint64_t number)
 {
     for (int i = 0; i < SEGMENTS; i++)
@@ -76,6 +84,7 @@ static struct mem_segment *find_segment(struct store_mem *m, uint64_t number)
 static enum status segment_begin(struct store *s, uint64_t number, struct err *err)
 {
     struct store_mem *m = of(s);
+    TRY(writes(m, err));
     if (find_segment(m, number)) return err_set(err, STATUS_EXISTS, "segment %llu exists", (unsigned long long)number);
     for (int i = 0; i < SEGMENTS; i++)
         if (!m->segments[i].used) {
@@ -89,6 +98,7 @@ static enum status segment_begin(struct store *s, uint64_t number, struct err *e
 static enum status segment_continue(struct store *s, uint64_t number, uint64_t size, struct err *err)
 {
     struct store_mem *m = of(s);
+    TRY(writes(m, err));
     m->current = find_segment(m, number);
     if (!m->current || size > m->current->bytes.size) return err_set(err, STATUS_NOTFOUND, "no such segment");
     m->current->bytes.size = size;
@@ -100,20 +110,23 @@ static enum status append(struct store *s, const struct store_part *parts, size_
 {
     struct store_mem *m = of(s);
     size_t size = 0;
+    TRY(writes(m, err));
     for (size_t i = 0; i < n; i++) size += parts[i].size;
     if (size > m->room) return err_set(err, STATUS_IO, "cannot append to the journal: No space left on device");
     for (size_t i = 0; i < n; i++) TRY(blob_add(&m->current->bytes, parts[i].data, parts[i].size));
     if (m->room != UINT64_MAX) m->room -= size;
     m->counts.appended += size;
+    if (m->watch.appended) m->watch.appended(m->watch.ctx, parts, n);
     return STATUS_OK;
 }
 
 static enum status sync(struct store *s, struct err *err)
 {
-    (void)err;
     struct store_mem *m = of(s);
+    TRY(writes(m, err));
     m->current->synced = m->current->bytes.size;
     m->counts.syncs++;
+    if (m->watch.synced) m->watch.synced(m->watch.ctx);
     return STATUS_OK;
 }
 
@@ -163,14 +176,18 @@ static enum status segment_list(struct store *s, uint64_t *out, size_t cap, size
     return STATUS_OK;
 }
 
+static void drop_segment(struct store_mem *m, uint64_t number)
+{
+    struct mem_segment *seg = find_segment(m, number);
+    if (!seg) return;
+    blob_free(&seg->bytes);
+    seg->used = false;
+}
+
 static enum status segment_remove(struct store *s, uint64_t number, struct err *err)
 {
-    (void)err;
-    struct mem_segment *seg = find_segment(of(s), number);
-    if (seg) {
-        blob_free(&seg->bytes);
-        seg->used = false;
-    }
+    TRY(writes(of(s), err));
+    drop_segment(of(s), number);
     return STATUS_OK;
 }
 
@@ -181,15 +198,19 @@ static struct mem_snapshot *find_snapshot(struct store_mem *m, uint64_t round)
     return NULL;
 }
 
+static void drop_snapshot(struct store_mem *m, uint64_t round)
+{
+    struct mem_snapshot *snap = find_snapshot(m, round);
+    if (!snap) return;
+    blob_free(&snap->state);
+    blob_free(&snap->theta);
+    snap->used = false;
+}
+
 static enum status checkpoint_remove(struct store *s, uint64_t round, struct err *err)
 {
-    (void)err;
-    struct mem_snapshot *snap = find_snapshot(of(s), round);
-    if (snap) {
-        blob_free(&snap->state);
-        blob_free(&snap->theta);
-        snap->used = false;
-    }
+    TRY(writes(of(s), err));
+    drop_snapshot(of(s), round);
     return STATUS_OK;
 }
 
@@ -202,16 +223,20 @@ static enum status checkpoint_put_aside(struct store *s, uint64_t round, char *n
 static enum status segment_put_aside(struct store *s, uint64_t number, uint64_t keep, char *name, size_t cap,
                                      struct err *err)
 {
+    TRY(writes(of(s), err));
     snprintf(name, cap, "journal.damaged/%08llu.log", (unsigned long long)number);
-    if (keep == STORE_KEEP_NONE) return segment_remove(s, number, err);
-    store_mem_cut(s, number, keep);
+    if (keep == STORE_KEEP_NONE)
+        drop_segment(of(s), number);
+    else
+        store_mem_cut(s, number, keep);
     return STATUS_OK;
 }
 
 static enum status checkpoint_write(struct store *s, const struct store_checkpoint *in, struct err *err)
 {
     struct store_mem *m = of(s);
-    TRY(checkpoint_remove(s, in->round, err));
+    TRY(writes(m, err));
+    drop_snapshot(m, in->round);
     for (int i = 0; i < SNAPSHOTS; i++)
         if (!m->snapshots[i].used) {
             struct mem_snapshot *snap = &m->snapshots[i];
@@ -384,6 +409,11 @@ void store_mem_crash(struct store *s, bool power, uint64_t draw)
     if (open_init(m) != STATUS_OK) abort();
     for (int i = 0; power && i < SEGMENTS; i++)
         if (m->segments[i].used) lose_tail(&m->segments[i], draw);
+}
+
+void store_mem_watch(struct store *s, const struct store_mem_watch *watch)
+{
+    of(s)->watch = *watch;
 }
 
 void store_mem_set_room(struct store *s, uint64_t bytes)

@@ -15,6 +15,15 @@
 enum status store_mem_create(struct store **s_p) MUST_CHECK;
 void store_mem_destroy(struct store *s); /* ops->close only ends a use: the contents stay for the next engine */
 
+/* Watches the use of a store; any may be NULL. */
+struct store_mem_watch {
+    bool (*alive)(void *ctx); /* before every operation that writes. False: the process is dead, nothing is written */
+    void (*appended)(void *ctx, const struct store_part *parts, size_t n);
+    void (*synced)(void *ctx);
+    void *ctx;
+};
+void store_mem_watch(struct store *s, const struct store_mem_watch *watch);
+
 /* The process that used the store is dead. power: unsynced bytes are lost in part; `draw` decides which. */
 void store_mem_crash(struct store *s, bool power, uint64_t draw);
 /* Appends beyond `bytes` in total fail like a full disk: they return IO and write nothing. UINT64_MAX: no limit. */

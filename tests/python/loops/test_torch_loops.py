@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import DataLoader
 
 import atoll
 from loop_test import LoopTest, Script
@@ -78,10 +78,9 @@ def rate_at(step: int, steps: int = 12) -> float:
     return 1e-2 * (step + 1) / 3 if step < 3 else 1e-3 + 0.5 * 9e-3 * (1 + math.cos(math.pi * step / steps))
 
 
-def nanogpt(script: Script, *, leased: bool, compiled: bool = False) -> nn.Module:
+def nanogpt(script: Script, compiled: bool = False) -> nn.Module:
     """A batch is fetched before the step on the one before; accumulation, GradScaler, own schedule."""
     data, accumulation = tokens(), 2
-    torch.manual_seed(1337 if leased else script.seed)  # atoll: each worker draws its own batches
     model = original = Language()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95))
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
@@ -91,10 +90,7 @@ def nanogpt(script: Script, *, leased: bool, compiled: bool = False) -> nn.Modul
     worker = script.worker(model, optimizer, state=[scaler], train=starts)  # atoll
 
     def get_batch() -> Any:
-        if leased:
-            ix = worker.samples(BATCH)  # atoll
-        else:
-            ix = torch.randint(len(data) - BLOCK, (BATCH,))
+        ix = worker.samples(BATCH)  # atoll
         return (torch.stack([data[int(i) + k : int(i) + k + BLOCK] for i in ix]) for k in (0, 1))
 
     with worker:  # atoll
@@ -168,56 +164,17 @@ def word_language_model(script: Script) -> nn.Module:
     raise AssertionError("the run is longer than the script")
 
 
-class MinTrainer:
-    """minGPT's trainer: no epochs, an iterator that starts again, callbacks, its own count."""
-
-    def __init__(self, model: nn.Module, dataset: Any, max_iters: int) -> None:
-        self.model, self.dataset, self.max_iters, self.iter_num = model, dataset, max_iters, 0
-        self.optimizer: Any = torch.optim.AdamW(model.parameters(), lr=1e-2)
-
-    def run(self) -> None:
-        sampler = RandomSampler(self.dataset, replacement=True, num_samples=20)
-        loader = DataLoader(self.dataset, sampler=sampler, batch_size=BATCH)
-        self.model.train()
-        data_iter = iter(loader)
-        while True:
-            try:
-                batch = next(data_iter)
-            except StopIteration:
-                data_iter = iter(loader)
-                batch = next(data_iter)
-            x, y = batch
-            loss = F.cross_entropy(self.model(x), y)
-            self.model.zero_grad(set_to_none=True)
-            loss.backward()
-            self.optimizer.step()
-            self.iter_num += 1
-            if self.iter_num >= self.max_iters:
-                break
-
-
-def mingpt(script: Script, max_iters: int = 12) -> nn.Module:
-    torch.manual_seed(script.seed)  # atoll: each worker draws its own batches
-    trainer = MinTrainer(network(), Points(), max_iters)
-    with script.worker(trainer.model, trainer.optimizer):  # atoll
-        trainer.run()
-    return trainer.model
-
-
 # --- images ---------------------------------------------------------------------------------------------------------
 
 
-def mnist(script: Script, *, leased: bool) -> nn.Module:
+def mnist(script: Script) -> nn.Module:
     """Epochs, StepLR for each of them, a test after each of them."""
-    torch.manual_seed(1 if leased else script.seed)
     model, dataset = network(nn.Dropout(0.2)), Points(24)
     optimizer = torch.optim.Adadelta(model.parameters(), lr=1.0)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.7)
-    loader: Any = DataLoader(dataset, batch_size=BATCH, shuffle=True)
     tested = 0
     with script.worker(model, optimizer, state=[scheduler]) as worker:  # atoll
-        if leased:
-            loader = atoll.batches(dataset, worker, batch_size=BATCH, per_epoch=True)  # atoll
+        loader = atoll.batches(dataset, worker, batch_size=BATCH, per_epoch=True)  # atoll
         while not worker.done:  # atoll: was a number of epochs
             for x, y in loader:
                 optimizer.zero_grad()
@@ -255,17 +212,14 @@ def imagenet(script: Script) -> nn.Module:
     return model
 
 
-def dcgan(script: Script, *, leased: bool) -> nn.Module:
+def dcgan(script: Script) -> nn.Module:
     """Two models and two optimizers. The module that the worker gets is never called."""
-    torch.manual_seed(7 if leased else script.seed)
     generator, critic = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8)), nn.Linear(8, 1)
     optimizers = [torch.optim.Adam(critic.parameters(), 2e-3, (0.5, 0.999)),
                   torch.optim.Adam(generator.parameters(), 2e-3, (0.5, 0.999))]  # fmt: skip
     both = nn.ModuleDict({"critic": critic, "generator": generator})  # atoll
-    loader: Any = DataLoader(Points(), batch_size=BATCH, shuffle=True)
     with script.worker(both, optimizers) as worker:  # atoll
-        if leased:
-            loader = atoll.batches(Points(), worker, batch_size=BATCH)  # atoll
+        loader = atoll.batches(Points(), worker, batch_size=BATCH)  # atoll
         for _epoch in range(20):
             for real, _ in loader:
                 if worker.done:  # atoll
@@ -413,40 +367,28 @@ def sharp(script: Script) -> nn.Module:
 
 
 class TorchLoops(LoopTest):
-    def test_nanogpt_with_its_own_batches(self) -> None:
-        self.check_own(lambda s: nanogpt(s, leased=False), train={"grad_accum": 2})
-
-    def test_nanogpt_with_leased_samples(self) -> None:
-        self.check_leased(lambda s: nanogpt(s, leased=True), train={"grad_accum": 2})
+    def test_nanogpt(self) -> None:
+        self.check_leased(nanogpt, train={"grad_accum": 2})
 
     def test_nanogpt_compiled(self) -> None:
-        self.check_leased(lambda s: nanogpt(s, leased=True, compiled=True), train={"grad_accum": 2})
+        self.check_leased(lambda s: nanogpt(s, compiled=True), train={"grad_accum": 2})
 
     def test_nanochat(self) -> None:
         self.check_leased(nanochat)
 
-    def test_mingpt(self) -> None:
-        self.check_own(mingpt)
-
     def test_word_language_model(self) -> None:
         self.check_own(word_language_model)
 
-    def test_mnist_with_its_own_loader(self) -> None:
-        self.check_own(lambda s: mnist(s, leased=False))
-
-    def test_mnist_with_leased_samples(self) -> None:
-        self.check_leased(lambda s: mnist(s, leased=True))
+    def test_mnist(self) -> None:
+        self.check_leased(mnist)
         # 24 samples are 3 steps of two workers: each round of 4 steps ends at the end of an epoch.
         self.assertIn("say: tested 3 times, rate 0.343", self.log("a"))
 
     def test_imagenet(self) -> None:
         self.check_leased(imagenet)
 
-    def test_dcgan_with_its_own_loader(self) -> None:
-        self.check_own(lambda s: dcgan(s, leased=False))
-
-    def test_dcgan_with_leased_samples(self) -> None:
-        self.check_leased(lambda s: dcgan(s, leased=True))
+    def test_dcgan(self) -> None:
+        self.check_leased(dcgan)
 
     def test_steps_that_are_left_out(self) -> None:
         self.check_leased(skips)

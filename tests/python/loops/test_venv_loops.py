@@ -56,11 +56,11 @@ def network() -> nn.Module:
 # --- accelerate -----------------------------------------------------------------------------------------------------
 
 
-def accelerated(script: Script, *, leased: bool) -> Any:
+def accelerated(script: Script) -> Any:
     """prepare and accumulate; optimizer and scheduler are wrapped."""
     from accelerate import Accelerator
 
-    torch.manual_seed(3 if leased else script.seed)
+    torch.manual_seed(script.seed)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     plain = model = network()
     optimizer: Any = torch.optim.AdamW(model.parameters(), 1e-2)
@@ -68,8 +68,6 @@ def accelerated(script: Script, *, leased: bool) -> Any:
     loader: Any = torch.utils.data.DataLoader(pairs(), batch_size=BATCH, shuffle=True)
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
     with script.worker(model, optimizer, state=[scheduler]) as worker:  # atoll
-        if leased:
-            loader = atoll.batches(pairs(), worker, batch_size=BATCH)  # atoll
         while not worker.done:  # atoll
             for x, y in loader:
                 with accelerator.accumulate(model):
@@ -228,11 +226,7 @@ def tokenizer() -> Any:
 class VenvLoops(LoopTest):
     @needs("accelerate")
     def test_accelerate_with_its_own_loader(self) -> None:
-        self.check_own(lambda s: accelerated(s, leased=False), train={"grad_accum": 2})
-
-    @needs("accelerate")
-    def test_accelerate_with_leased_samples(self) -> None:
-        self.check_leased(lambda s: accelerated(s, leased=True), train={"grad_accum": 2})
+        self.check_own(accelerated, train={"grad_accum": 2})
 
     @needs("lightning")
     def test_lightning_with_its_own_loader(self) -> None:

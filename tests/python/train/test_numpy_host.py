@@ -120,11 +120,11 @@ import os, sys, time
 import numpy as np
 import atoll
 
-machine, run, name, pause = sys.argv[1], sys.argv[2], sys.argv[3] or None, float(sys.argv[4])
+machine, run, pause = sys.argv[1], sys.argv[2], float(sys.argv[3])
 os.makedirs(machine, exist_ok=True)
 os.chdir(machine)
 p = {"w": np.zeros(8, np.float32)}
-with atoll.Worker(p, join=run, name=name, max_wait=60) as worker:
+with atoll.Worker(p, join=run, max_wait=60) as worker:
     while worker.begin():
         for step in range(worker.assignment.steps):
             time.sleep(pause)
@@ -134,8 +134,8 @@ with atoll.Worker(p, join=run, name=name, max_wait=60) as worker:
 
 
 class Names(RunTest):
-    def machine(self, folder: str, pause: str, name: str = "") -> subprocess.Popen:
-        return self.start_script(NAMED, folder, str(self.run_dir), name, pause)
+    def machine(self, folder: str, pause: str) -> subprocess.Popen:
+        return self.start_script(NAMED, folder, str(self.run_dir), pause)
 
     def was(self, folder: str) -> str:
         return self.log(folder).split("was ")[1].strip()
@@ -160,16 +160,6 @@ class Names(RunTest):
         for name in "ab":
             self.assertIn("loaded the saved state after round", self.log(name))
         self.assertEqual("".join(self.log(name) for name in "ab").count("another worker has the name"), 1)
-
-    def test_given_name_stays(self) -> None:
-        """A name that the script gives is refused, with the way to choose another one."""
-        self.start_coordinator()
-        self.machine("a", "1", "mine")
-        self.wait_for(30, "the first one", lambda: self.events("join"))
-        self.machine("b", "1", "mine")
-        line = "another worker with the name 'mine' is connected: choose another name (--name, or name= in a script)"
-        self.wait_for(30, "the refusal", lambda: f"{line}: retrying for 90 s" in self.log("b"))
-        self.assertFalse((self.folder / "b" / "atoll-worker-mine" / "name").exists())
 
 
 COMMA = 'LC_NUMERIC\ndecimal_point ","\nthousands_sep ""\ngrouping -1\nEND LC_NUMERIC\n'

@@ -1,22 +1,16 @@
 /* The cache of algorithm choices: survives a restart, is shared by several processes, and ignores invalid lines. */
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
 #include "gpu/cuda/rt/algo_cache.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 static char path[FILEIO_PATH_MAX];
 
@@ -53,9 +47,8 @@ static bool has(const struct algo_cache *cache, const char *key, uint64_t seed)
     return algo_cache_find(cache, key, words) && !memcmp(words, want, sizeof words);
 }
 
-static void test_choices_survive_restart(void **state)
+TEST_WITH(test_choices_survive_restart, make_folder, remove_folder)
 {
-    (void)state;
     struct algo_cache cache, other;
     char key[32];
     assert_int_equal(algo_cache_open(&cache, "a GPU", 1), STATUS_OK);
@@ -79,9 +72,8 @@ static void test_choices_survive_restart(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_invalid_lines_are_ignored(void **state)
+TEST_WITH(test_invalid_lines_are_ignored, make_folder, remove_folder)
 {
-    (void)state;
     static const char *const bad[] = {
         "",
         "k",
@@ -121,9 +113,8 @@ static void test_invalid_lines_are_ignored(void **state)
 }
 
 /* One file for all GPUs of a machine and two releases of the library: each finds only its own choices. */
-static void test_choices_of_other_gpus_are_ignored(void **state)
+TEST_WITH(test_choices_of_other_gpus_are_ignored, make_folder, remove_folder)
 {
-    (void)state;
     static const struct {
         const char *gpu;
         unsigned version;
@@ -147,9 +138,8 @@ static void test_choices_of_other_gpus_are_ignored(void **state)
 }
 
 /* A file beyond the size limit starts again, and does not grow without limit. */
-static void test_too_long_file_starts_again(void **state)
+TEST_WITH(test_too_long_file_starts_again, make_folder, remove_folder)
 {
-    (void)state;
     struct algo_cache cache;
     struct err err = {0};
     size_t size = (4 << 20) + 100;
@@ -166,9 +156,8 @@ static void test_too_long_file_starts_again(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_environment_selects_file(void **state)
+TEST_WITH(test_environment_selects_file, make_folder, remove_folder)
 {
-    (void)state;
     struct algo_cache cache;
     char want[FILEIO_PATH_MAX + 64];
     struct err err = {0};
@@ -215,9 +204,8 @@ static void *add_some(void *arg)
 }
 
 /* Ranks and workers that write at the same time lose no line and mix none. */
-static void test_concurrent_writers_lose_no_line(void **state)
+TEST_WITH(test_concurrent_writers_lose_no_line, make_folder, remove_folder)
 {
-    (void)state;
     pthread_t threads[4];
     int names[4];
     struct algo_cache cache;
@@ -237,9 +225,8 @@ static void test_concurrent_writers_lose_no_line(void **state)
 }
 
 /* A single core may never interrupt a thread during a write, so this test holds the lock: the writer must wait. */
-static void test_writer_waits_for_lock(void **state)
+TEST_WITH(test_writer_waits_for_lock, make_folder, remove_folder)
 {
-    (void)state;
     pthread_t thread;
     int name = 7;
     struct stat st;
@@ -270,9 +257,8 @@ static void *enter_and_look(void *ctx)
 }
 
 /* One process measures at a time, and finds the choices of earlier ones. */
-static void test_one_process_measures_at_a_time(void **state)
+TEST_WITH(test_one_process_measures_at_a_time, make_folder, remove_folder)
 {
-    (void)state;
     pthread_t thread;
     struct algo_cache first, second;
     assert_int_equal(algo_cache_open(&first, "g", 1), STATUS_OK);
@@ -298,16 +284,4 @@ static void test_one_process_measures_at_a_time(void **state)
     algo_cache_close(&first);
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
-    const struct CMUnitTest tests[] = {TEST(test_choices_survive_restart),
-                                       TEST(test_invalid_lines_are_ignored),
-                                       TEST(test_choices_of_other_gpus_are_ignored),
-                                       TEST(test_environment_selects_file),
-                                       TEST(test_too_long_file_starts_again),
-                                       TEST(test_concurrent_writers_lose_no_line),
-                                       TEST(test_writer_waits_for_lock),
-                                       TEST(test_one_process_measures_at_a_time)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

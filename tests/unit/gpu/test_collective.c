@@ -2,16 +2,11 @@
  * Collectives between ranks that are threads: sums in rank order with the same bits on every rank, broadcast, and an
  * abort that ends every wait. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "gpu/collective.h"
 #include "tests/lib/device/device_case.h"
+#include "tests/lib/test.h"
 
 enum { N = 50021, ROUNDS = 20, RANKS = 4 };
 
@@ -106,9 +101,8 @@ static void close_ranks(struct rank *ranks, struct collective *colls, int n)
     }
 }
 
-static void test_sums_have_same_bits_on_every_rank(void **state)
+TEST(test_sums_have_same_bits_on_every_rank)
 {
-    (void)state;
     for (int n = 1; n <= RANKS; n++) {
         struct rank ranks[RANKS];
         struct collective colls[RANKS];
@@ -132,9 +126,8 @@ static void *rank_waits(void *arg)
 }
 
 /* One rank aborts and never enters the collective: the others return. */
-static void test_abort_ends_every_wait(void **state)
+TEST(test_abort_ends_every_wait)
 {
-    (void)state;
     struct rank ranks[RANKS];
     struct collective colls[RANKS];
     open_ranks(ranks, colls, RANKS);
@@ -158,9 +151,8 @@ static void *rank_short(void *arg)
     return NULL;
 }
 
-static void test_different_lengths_are_refused(void **state)
+TEST(test_different_lengths_are_refused)
 {
-    (void)state;
     struct rank ranks[RANKS];
     struct collective colls[RANKS];
     struct err err;
@@ -176,10 +168,4 @@ static void test_different_lengths_are_refused(void **state)
     collective_close(NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sums_have_same_bits_on_every_rank),
-                                       cmocka_unit_test(test_abort_ends_every_wait),
-                                       cmocka_unit_test(test_different_lengths_are_refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

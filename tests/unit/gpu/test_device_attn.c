@@ -1,15 +1,10 @@
 /* Causal attention of the CPU device against plain loops in double; backward against finite differences. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "gpu/device.h"
 #include "tests/lib/device/device_case.h"
+#include "tests/lib/test.h"
 
 struct attn_case {
     struct attn_shape s;
@@ -127,28 +122,19 @@ static void check_causal(struct device *dev)
     mem_free(g);
 }
 
-static void test_attention_matches_plain_loops(void **state)
+TEST(test_attention_matches_plain_loops)
 {
-    (void)state;
     device_case_each(check_attn);
 }
 
-static void test_grouped_heads_match_plain_loops(void **state)
+TEST(test_grouped_heads_match_plain_loops)
 {
-    (void)state;
     device_case_each(check_groups);
 }
 
-static void test_later_tokens_do_not_change_earlier_ones(void **state)
+TEST(test_later_tokens_do_not_change_earlier_ones)
 {
-    (void)state;
     device_case_each(check_causal);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_attention_matches_plain_loops),
-                                       cmocka_unit_test(test_grouped_heads_match_plain_loops),
-                                       cmocka_unit_test(test_later_tokens_do_not_change_earlier_ones)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

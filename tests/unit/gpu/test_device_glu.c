@@ -1,16 +1,11 @@
 /* RMS norm, rotary positions and gated units of the CPU device against plain loops in double, at every
  * instruction-set level; each backward also against finite differences. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "gpu/device.h"
 #include "tests/lib/device/device_case.h"
+#include "tests/lib/test.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -178,30 +173,19 @@ static void check_glu(struct device *dev)
     glu_one(dev, 11, 67, 30); /* large values: exp must not overflow */
 }
 
-static void test_rms_norm_matches_plain_loops(void **state)
+TEST(test_rms_norm_matches_plain_loops)
 {
-    (void)state;
     device_case_each(check_rms);
 }
 
-static void test_rope_matches_plain_loops(void **state)
+TEST(test_rope_matches_plain_loops)
 {
-    (void)state;
     device_case_each(check_rope);
 }
 
-static void test_glu_matches_plain_loops(void **state)
+TEST(test_glu_matches_plain_loops)
 {
-    (void)state;
     device_case_each(check_glu);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rms_norm_matches_plain_loops),
-        cmocka_unit_test(test_rope_matches_plain_loops),
-        cmocka_unit_test(test_glu_matches_plain_loops),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,38 +3,28 @@
  * - singular values near 1,
  * - a refused step changes no value,
  * - the same bits for any number of threads. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "common/base/mem.h"
 #include "tests/lib/device/device_case.h"
 #include "tests/lib/device/muon_case.h"
+#include "tests/lib/test.h"
 
 static void check_golden(struct device *dev)
 {
     muon_case_golden(dev, 1e-5);
 }
 
-static void test_step_matches_pytorch(void **state)
+TEST(test_step_matches_pytorch)
 {
-    (void)state;
     device_case_each(check_golden);
 }
 
-static void test_singular_values_are_near_1(void **state)
+TEST(test_singular_values_are_near_1)
 {
-    (void)state;
     device_case_each(muon_case_directions);
 }
 
-static void test_refused_step_changes_nothing(void **state)
+TEST(test_refused_step_changes_nothing)
 {
-    (void)state;
     device_case_each(muon_case_edges);
 }
 
@@ -43,9 +33,8 @@ static void check_bf16_momentum(struct device *dev)
     muon_case_bf16_momentum(dev, 2e-2);
 }
 
-static void test_bf16_momentum_is_rounded_by_rule(void **state)
+TEST(test_bf16_momentum_is_rounded_by_rule)
 {
-    (void)state;
     device_case_each(check_bf16_momentum);
 }
 
@@ -59,15 +48,13 @@ static void check_bits(struct device *dev)
     if (bits != bits_of_one) fail_msg("%s: the bits differ from those of one thread", dev->name);
 }
 
-static void test_bits_are_independent_of_threads(void **state)
+TEST(test_bits_are_independent_of_threads)
 {
-    (void)state;
     device_case_each(check_bits);
 }
 
-static void test_out_of_memory_is_reported(void **state)
+TEST(test_out_of_memory_is_reported)
 {
-    (void)state;
     static const struct muon_matrix matrix = {.rows = 3, .cols = 5, .ld = 5};
     struct device *dev;
     struct muon_plan *plan;
@@ -88,12 +75,4 @@ static void test_out_of_memory_is_reported(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_step_matches_pytorch),         cmocka_unit_test(test_singular_values_are_near_1),
-        cmocka_unit_test(test_refused_step_changes_nothing), cmocka_unit_test(test_bits_are_independent_of_threads),
-        cmocka_unit_test(test_out_of_memory_is_reported),    cmocka_unit_test(test_bf16_momentum_is_rounded_by_rule),
-    };
-    return cmocka_run_group_tests_name("device_muon", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

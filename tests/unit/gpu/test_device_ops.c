@@ -1,17 +1,11 @@
 /* Linear layers, layer norm, embedding and head of the CPU device against plain loops in double, at every
  * instruction-set level; each backward also against finite differences of the forward. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "gpu/cpu/cpu_impl.h"
 #include "tests/lib/device/device_case.h"
+#include "tests/lib/test.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -362,44 +356,29 @@ static void check_head(struct device *dev)
     head_one(dev, 21, 20, 100, 3); /* logits of tens: the softmax must not overflow */
 }
 
-static void test_linear_forward_matches_plain_loops(void **state)
+TEST(test_linear_forward_matches_plain_loops)
 {
-    (void)state;
     device_case_each(check_lin_fwd);
 }
 
-static void test_linear_backward_matches_plain_loops(void **state)
+TEST(test_linear_backward_matches_plain_loops)
 {
-    (void)state;
     device_case_each(check_lin_bwd);
 }
 
-static void test_layer_norm_matches_plain_loops(void **state)
+TEST(test_layer_norm_matches_plain_loops)
 {
-    (void)state;
     device_case_each(check_norm);
 }
 
-static void test_embedding_matches_plain_loops(void **state)
+TEST(test_embedding_matches_plain_loops)
 {
-    (void)state;
     device_case_each(check_embed);
 }
 
-static void test_head_matches_plain_loops(void **state)
+TEST(test_head_matches_plain_loops)
 {
-    (void)state;
     device_case_each(check_head);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear_forward_matches_plain_loops),
-        cmocka_unit_test(test_linear_backward_matches_plain_loops),
-        cmocka_unit_test(test_layer_norm_matches_plain_loops),
-        cmocka_unit_test(test_embedding_matches_plain_loops),
-        cmocka_unit_test(test_head_matches_plain_loops),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,18 +1,12 @@
 /* Reductions, optimizers, vector operations and elementary functions of the CPU device.
  * Also: the same bits with any number of threads, errors that stick, and refused device names. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "gpu/device.h"
 #include "gpu/moment_rules.h"
 #include "tests/lib/device/device_case.h"
+#include "tests/lib/test.h"
 
 static const size_t lengths[] = {1, 7, 16, 1000, 5000, 300001};
 
@@ -175,9 +169,8 @@ static void pass(int threads, float *out, size_t n_out)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
 }
 
-static void test_bits_are_independent_of_threads(void **state)
+TEST(test_bits_are_independent_of_threads)
 {
-    (void)state;
     static const char *const levels[] = {"portable", "avx2", "avx512"};
     enum { C = 48, N = 100, OUT = N * C + C * 3 * C + 3 * C + 2 * C + 1 };
     for (size_t i = 0; i < 3; i++) {
@@ -197,9 +190,8 @@ static void test_bits_are_independent_of_threads(void **state)
     unsetenv("ATOLL_CPU");
 }
 
-static void test_invalid_device_names_are_refused(void **state)
+TEST(test_invalid_device_names_are_refused)
 {
-    (void)state;
     struct device *dev = NULL;
     struct err err = {0};
     if (device_open("cuda:0", 1, &dev, &err) == STATUS_OK) { /* a machine with a GPU */
@@ -235,9 +227,8 @@ static void test_invalid_device_names_are_refused(void **state)
     }
 }
 
-static void test_first_error_stays(void **state)
+TEST(test_first_error_stays)
 {
-    (void)state;
     struct device *dev;
     struct err err = {0};
     struct lin_plan *lin;
@@ -257,9 +248,8 @@ static void test_first_error_stays(void **state)
 }
 
 #define EACH(name)                                                                                                     \
-    static void test_##name(void **state)                                                                              \
+    TEST(test_##name)                                                                                                  \
     {                                                                                                                  \
-        (void)state;                                                                                                   \
         device_case_each(check_##name);                                                                                \
     }
 EACH(reductions)
@@ -268,17 +258,4 @@ EACH(adamw)
 EACH(vector)
 EACH(functions)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reductions),
-        cmocka_unit_test(test_clip),
-        cmocka_unit_test(test_adamw),
-        cmocka_unit_test(test_vector),
-        cmocka_unit_test(test_functions),
-        cmocka_unit_test(test_bits_are_independent_of_threads),
-        cmocka_unit_test(test_invalid_device_names_are_refused),
-        cmocka_unit_test(test_first_error_stays),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,13 +1,5 @@
 /* Fragments and vectors of more than 2^33 values: sizes of payloads, their last values, and operations of a device.
  * ctest: labels=asan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/tensor/delta_format.h"
@@ -17,6 +9,7 @@
 #include "gpu/cpu/gemm.h"
 #include "tests/lib/device/device_case.h"
 #include "tests/lib/device/large_case.h"
+#include "tests/lib/test.h"
 
 enum { PLAIN = 4096 };
 #define MATRIX ((uint64_t)1 << 33)
@@ -49,9 +42,8 @@ static void expect_parts(const char *spec, uint64_t bound)
 }
 
 /* Sizes of a payload, and of the quantized values on a device. */
-static void test_payload_sizes_exceed_32_bits(void **state)
+TEST(test_payload_sizes_exceed_32_bits)
 {
-    (void)state;
     const uint64_t blocks = MATRIX / 65536;
     expect_parts("fp32", 4 * VALUES);
     expect_parts("bf16", 2 * VALUES);
@@ -70,9 +62,8 @@ static void test_payload_sizes_exceed_32_bits(void **state)
 }
 
 /* Offsets in a top-k payload have 32 bits: a larger fragment is refused. */
-static void test_topk_refuses_too_large_fragment(void **state)
+TEST(test_topk_refuses_too_large_fragment)
 {
-    (void)state;
     const struct codec_span span = {.count = MATRIX, .rows = 1 << 17, .cols = 1 << 16, .ndim = 2};
     struct codec *codec;
     struct err err = {0};
@@ -104,9 +95,8 @@ static float far_value(const char *spec, uint64_t at, const void *bytes, size_t 
     return value;
 }
 
-static void test_last_value_of_large_payload_is_decoded(void **state)
+TEST(test_last_value_of_large_payload_is_decoded)
 {
-    (void)state;
     const float x = 1.5f;
     const uint16_t half = 0x3fc0;
     const uint8_t code = 3, nibble = 0x30, scale[2] = {0, 127}; /* 2^0 */
@@ -118,9 +108,8 @@ static void test_last_value_of_large_payload_is_decoded(void **state)
                           2 * PLAIN + 2 * (blocks - 1), scale, 2) == 3);
 }
 
-static void test_offsets_of_chunks_exceed_32_bits(void **state)
+TEST(test_offsets_of_chunks_exceed_32_bits)
 {
-    (void)state;
     static const char *const specs[] = {"int8:65536", "int4:65536", "topk:64/65536+sign"};
     for (int i = 0; i < 3; i++) {
         struct codec *codec = codec_of(specs[i]);
@@ -161,16 +150,14 @@ static void check_operations(struct device *dev)
     large_case_check(dev, map_vector, unmap_vector);
 }
 
-static void test_operations_reach_far_values(void **state)
+TEST(test_operations_reach_far_values)
 {
-    (void)state;
     device_case_each(check_operations);
 }
 
 /* Rows of A, B and C that lie 2^32 values apart. */
-static void test_products_reach_far_rows(void **state)
+TEST(test_products_reach_far_rows)
 {
-    (void)state;
     enum { M = 3, COLS = 5, DEPTH = 4 };
     const uint64_t ld = (uint64_t)1 << 32, bytes = (DEPTH * ld + 4096) * sizeof(float);
     float *a = large_map(bytes), *b = large_map(bytes), *c = large_map(bytes);
@@ -196,15 +183,4 @@ static void test_products_reach_far_rows(void **state)
     large_unmap(c, bytes);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_payload_sizes_exceed_32_bits),
-        cmocka_unit_test(test_topk_refuses_too_large_fragment),
-        cmocka_unit_test(test_last_value_of_large_payload_is_decoded),
-        cmocka_unit_test(test_offsets_of_chunks_exceed_32_bits),
-        cmocka_unit_test(test_operations_reach_far_values),
-        cmocka_unit_test(test_products_reach_far_rows),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

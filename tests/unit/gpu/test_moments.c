@@ -3,19 +3,13 @@
  * - Exact values stay exact.
  * - AdamW's bits match a plain loop at every instruction-set level, for any threads and any shards. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/device.h"
 #include "gpu/moment_rules.h"
 #include "tests/lib/device/device_case.h"
+#include "tests/lib/test.h"
 
 enum { DRAWS = 1 << 16 };
 
@@ -41,9 +35,8 @@ static uint32_t draw(int way, uint32_t i)
 }
 
 /* Compares the repeated products with powl, rounded to float. */
-static void test_bias_correction_matches_power(void **state)
+TEST(test_bias_correction_matches_power)
 {
-    (void)state;
     static const float betas[] = {0, 0.5f, 0.9f, 0.95f, 0.999f, 0.99999f};
     for (size_t b = 0; b < sizeof betas / sizeof *betas; b++)
         for (uint64_t step = 1; step < (uint64_t)1 << 40; step += step < 1000 ? 1 : step / 3) {
@@ -55,9 +48,8 @@ static void test_bias_correction_matches_power(void **state)
         }
 }
 
-static void test_rounding_is_unbiased(void **state)
+TEST(test_rounding_is_unbiased)
 {
-    (void)state;
     static const uint32_t cut[] = {1, 64, 1000, 0x4000, 0x8000, 0xc000, 0xff00, 0xffff}; /* of 0x10000 */
     for (int way = 0; way < 4; way++)
         for (size_t c = 0; c < sizeof cut / sizeof *cut; c++)
@@ -75,9 +67,8 @@ static void test_rounding_is_unbiased(void **state)
 }
 
 /* The rounding of a half is independent of the next element, step and worker, and of the other moment. */
-static void test_roundings_are_independent(void **state)
+TEST(test_roundings_are_independent)
 {
-    (void)state;
     unsigned moments = 0, next[4] = {0}, far[4] = {0};
     for (uint32_t i = 0; i < DRAWS; i++) {
         uint32_t word = draw(0, i);
@@ -95,9 +86,8 @@ static void test_roundings_are_independent(void **state)
     }
 }
 
-static void test_exact_values_stay(void **state)
+TEST(test_exact_values_stay)
 {
-    (void)state;
     for (uint32_t half = 0; half < 0x7f80; half++)
         for (uint32_t sign = 0; sign < 2; sign++) {
             float x = rule_float((half | sign << 15) << 16);
@@ -236,16 +226,14 @@ static void check_adamw(struct device *dev)
     state_free(&cut);
 }
 
-static void test_adamw_matches_plain_loop(void **state)
+TEST(test_adamw_matches_plain_loop)
 {
-    (void)state;
     device_case_each(check_adamw);
 }
 
 /* More elements than 32 bits can count. */
-static void test_noise_reaches_elements_behind_32_bits(void **state)
+TEST(test_noise_reaches_elements_behind_32_bits)
 {
-    (void)state;
     static const char *const levels[] = {"portable", "avx2", "avx512"};
     const uint64_t index = ((uint64_t)3 << 32) - 1029;
     struct step_count count = count_of(2);
@@ -273,9 +261,8 @@ static void test_noise_reaches_elements_behind_32_bits(void **state)
 
 /* A second moment that grows by less than half of its last bit per step still reaches its limit. Rounded to nearest,
  * it would stay at about a quarter. */
-static void test_small_increments_accumulate(void **state)
+TEST(test_small_increments_accumulate)
 {
-    (void)state;
     enum { FEW = 256, LONG = 6000 };
     struct device *dev;
     float theta[FEW] = {0}, grad[FEW];
@@ -299,17 +286,4 @@ static void test_small_increments_accumulate(void **state)
     if (!(fabs(mean_v - (1 - pow(0.999, LONG))) < 0.02)) fail_msg("the second moment is %g, expected 1", mean_v);
 }
 
-int main(int argc, char **argv)
-{
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bias_correction_matches_power),
-        cmocka_unit_test(test_rounding_is_unbiased),
-        cmocka_unit_test(test_roundings_are_independent),
-        cmocka_unit_test(test_exact_values_stay),
-        cmocka_unit_test(test_adamw_matches_plain_loop),
-        cmocka_unit_test(test_noise_reaches_elements_behind_32_bits),
-        cmocka_unit_test(test_small_increments_accumulate),
-    };
-    return cmocka_run_group_tests_name("moments", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -44,9 +44,26 @@ static void make_plain_object(void)
     make_object((struct outer_model){.files = files, .n_files = 2}, 1000);
 }
 
+/* The key of a worker begins with its uuid. */
+static bool find_peer(void *ctx, uint64_t peer, struct engine_peer *out)
+{
+    (void)ctx;
+    for (int i = 0; i < RIG_WORKERS; i++) {
+        const struct rig_worker *w = &rig.workers[i];
+        if (peer != w->control && peer != w->bulk) continue;
+        *out = (struct engine_peer){.right = ENGINE_RIGHT_WORKER};
+        memcpy(out->key, w->uuid, WIRE_UUID);
+        snprintf(out->name, sizeof out->name, "%s", w->name);
+        return true;
+    }
+    return false;
+}
+
 static void open_run(void)
 {
     static const char *const settings[] = {"model.family=external", "coordinator.min_workers=1", NULL};
+    static const struct rig_access access = {.peer = find_peer};
+    rig_access = &access;
     rig_open(&rig, settings);
     store_mem_keep_init(rig.store, tmpdir);
     for (int i = 0; i < RIG_WORKERS; i++) rig.workers[i].blind = true;
@@ -57,6 +74,7 @@ static void close_run(void)
 {
     if (file_exists(tmpdir_path("init"))) tmpdir_clear(tmpdir_path("init"));
     rig_close(&rig);
+    rig_access = NULL;
 }
 
 /* The newest UPLOAD to this worker. */
@@ -179,6 +197,9 @@ TEST(test_other_worker_waits_and_takes_over)
         u = uploads(1);
         assert_true(!u.upload && strstr(u.text, "the initial model, which worker-0 uploads (500 B of "));
         send_bytes(rig.workers[1].bulk, 0, 0, 1000); /* it may not upload */
+        send_bytes(rig.workers[1].bulk, first.upload, 500, 100); /* nor with the key of the first */
+        rig_say_join(&rig, 1);
+        assert_non_null(strstr(uploads(1).text, "(500 B of "));
         if (closed)
             rig.closed_peer = rig.workers[0].control;
         else

@@ -1,34 +1,18 @@
-/* Writes the seed inputs of fuzz_journal and fuzz_format from runs of the engine: make_journal_corpus
- * tests/fuzz/corpus. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-
-#include <cmocka.h>
-
+/* Seed inputs of fuzz_journal and fuzz_format, from a run of the engine. */
 #include "coordinator/ledger/journal.h"
 #include "coordinator/ledger/record.h"
 #include "coordinator/ledger/store.h"
+#include "tests/fuzz/make_corpus.h"
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/store/store_mem.h"
+#include "tests/lib/test.h"
 #include "worker/outer/worker_state.h"
 
-static const char *root;
 static struct rig rig;
 
 static void put_of(const char *fuzzer, const char *name, uint8_t mode, const uint8_t *data, size_t size)
 {
-    char path[1024];
-    snprintf(path, sizeof path, "%s/%s", root, fuzzer);
-    mkdir(path, 0777);
-    snprintf(path, sizeof path, "%s/%s/%s", root, fuzzer, name);
-    FILE *file = fopen(path, "wb");
-    if (!file || fputc(mode, file) == EOF || fwrite(data, 1, size, file) != size || fclose(file)) fail_msg("%s", path);
+    corpus_put(fuzzer, name, &mode, 1, data, size);
 }
 
 static void put(const char *name, uint8_t mode, const uint8_t *data, size_t size)
@@ -66,9 +50,8 @@ static void make_state(void)
 }
 
 /* Uses the settings of the fuzzer, so that recovery recomputes the same bytes. */
-static void make(void **state)
+TEST(make)
 {
-    (void)state;
     static struct records records;
     const char *settings[] = {"train.fragments=2", "codec.down=int8:16", "coordinator.min_workers=2",
                               "checkpoint.every=0", NULL};
@@ -108,10 +91,7 @@ static void make(void **state)
     rig_close(&rig);
 }
 
-int main(int argc, char **argv)
+void corpus_make_journal(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(make)};
-    if (argc != 2) return 2;
-    root = argv[1];
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    if (test_run(0, NULL, NULL, NULL) != 0) corpus_die("the run of the engine failed");
 }
