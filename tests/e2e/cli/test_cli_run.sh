@@ -5,7 +5,6 @@ source tests/e2e/lib.sh || exit 1
 
 make_data
 launch() { exec "$BIN/atoll" launch run.yaml --workers 2 --dir "$WORK/$1" "${overrides[@]}"; }
-rounds_reach() { [[ $(json lines "$1/metrics.jsonl" round round 2>/dev/null | tail -n 1) -ge $2 ]]; }
 
 write_config run.yaml train.max_steps=300 checkpoint.every=10 train.eval_every=20
 start calm.log launch calm
@@ -19,14 +18,14 @@ grep -q "^theta_hash *$calm" <<<"$("$BIN/atoll" status calm)" ||
 # Stopped with two workers, continued with one: the coordinator logs the missing worker and the eviction time.
 write_config run.yaml train.max_steps=10000000
 start fewer.log launch fewer
-until_true 100 "round 3" rounds_reach fewer 3
+until_true 100 "round 3" rounds_reach 3 fewer
 kill -TERM "$pid"
 finish "$pid" 100 75 "atoll launch after SIGTERM"
 start fewer.log "$BIN/atoll" launch run.yaml --workers 1 --dir fewer "${overrides[@]}" --coordinator.min_workers=2 \
     --coordinator.evict_after_s=2
 until_true 60 "the name of the missing worker" grep -q 'waiting for .*worker-1; after the first .* the others have 2 s' fewer.log
-round=$(json lines fewer/metrics.jsonl round round | tail -n 1) || true # the last line may be incomplete
-until_true 100 "rounds without it" rounds_reach fewer $((round + 3))
+round=$(rounds_done fewer)
+until_true 100 "rounds without it" rounds_reach $((round + 3)) fewer
 kill -TERM "$pid"
 finish "$pid" 100 75 "atoll launch of one worker after SIGTERM"
 echo "continued with fewer workers: the log names the missing worker"
@@ -99,7 +98,7 @@ for more in 3 4 5; do
     want=$more
     if [[ -e from/metrics.jsonl ]]; then want=$((want + $(json lines from/metrics.jsonl round round | tail -n 1))); fi
     start from.log "$BIN/atoll" launch run.yaml --workers 1 --dir from --resume "${named[more - 3]}" "${overrides[@]}"
-    until_true 60 "round $want from a checkpoint" rounds_reach from "$want"
+    until_true 60 "round $want from a checkpoint" rounds_reach "$want" from
     kill -TERM "$pid"
     finish "$pid" 100 75 "atoll launch --resume after SIGTERM"
     ln -sfn newer calm/checkpoints/latest
@@ -129,7 +128,7 @@ code=0
     fail "truncated model: exit code $code: $(<tried.err)"
 [[ ! -e tried ]] || fail "a failed start leaves a folder: $(find tried)"
 start tried.log "$BIN/atoll" launch run.yaml --workers 1 --dir tried --resume calm "${overrides[@]}"
-until_true 60 "round 1 from another checkpoint" rounds_reach tried 1
+until_true 60 "round 1 from another checkpoint" rounds_reach 1 tried
 kill -TERM "$pid"
 finish "$pid" 100 75 "atoll launch --resume after SIGTERM"
 grep -q 'init_from: "calm/checkpoints/round' tried/config.yaml ||

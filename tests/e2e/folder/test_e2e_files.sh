@@ -77,15 +77,11 @@ goes_on() { # FOLDER ROUND: the run continues past ROUND with its workers
     kill -TERM "$pid"
     finish "$pid" 20 75 "$folder after SIGTERM"
 }
-rounds_reach() {
-    local last
-    last=$(grep -c '"event":"round"' "$2/metrics.jsonl" 2>/dev/null) && ((last >= $1))
-}
 begin hit 10
 whole=(hit/checkpoints/round_*/coordinator_state.bin) # the kill may have come before `latest` was moved to the newest
 newest=$(basename "$(dirname "${whole[-1]}")")
 flip "hit/checkpoints/$newest/model.safetensors" -9
-before=$(grep -c '"event":"round"' hit/metrics.jsonl)
+before=$(rounds_done hit)
 goes_on hit $((before + 4))
 grep -q "checkpoint $newest: model.safetensors was changed after it was written: recovered without it from the journal, nothing is lost" hit.log ||
     fail "the skipped checkpoint is not named: $(<hit.log)"
@@ -111,7 +107,7 @@ grep -qE "^lost +[0-9]+ readable deltas of worker-1" repair.txt || fail "repair 
 [[ $(md5sum <torn/journal.damaged-*/"${segment##*/}") == "$sum" ]] || fail "repair deleted bytes: $(ls torn torn/journal.damaged-*)"
 "$BIN/atoll" repair torn >again.txt
 grep -q '^torn: nothing to repair' again.txt || fail "the second repair finds damage: $(<again.txt)"
-before=$(grep -c '"event":"round"' torn/metrics.jsonl)
+before=$(rounds_done torn)
 start torn.log "$BIN/atoll" launch run.yaml --workers 2 --dir torn "${long[@]}" # its workers are ahead of the journal
 until_true 20 "the repaired run" rounds_reach $((before + 4)) torn
 refused "atoll launch runs in torn: stop it" "$BIN/atoll" repair torn
