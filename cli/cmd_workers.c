@@ -69,7 +69,7 @@ static enum status add(struct worker_list *list, const struct options *o, const 
     if (o->n_args < 2 || strlen(o->args[1]) != 2 * WIRE_KEY || !number_hex(o->args[1], key, WIRE_KEY))
         return err_set(err, STATUS_INVALID, "--add NAME needs the public key that atoll keygen printed, %d digits",
                        2 * WIRE_KEY);
-    TRY(worker_list_add(list, key, r->add, err));
+    TRY(worker_list_add(list, key, r->add, NULL, err));
     text_print(stdout, "enrolled %s\n", r->add);
     return STATUS_OK;
 }

@@ -147,10 +147,16 @@ static bool io_path(void *ctx, uint64_t peer, struct transport_path *out)
     return s->transport->ops->path && s->transport->ops->path(s->transport, peer, out);
 }
 
+static bool worker_has_place(void *engine, const uint8_t key[WIRE_KEY])
+{
+    return engine_has_place(engine, key);
+}
+
 static enum status io_enrol(void *ctx, const uint8_t key[WIRE_KEY], const char *name, struct err *err)
 {
     struct server *s = ctx;
-    return roster_enrol(s->roster, key, name, err);
+    struct worker_places places = {worker_has_place, s->engine};
+    return roster_enrol(s->roster, key, name, &places, err);
 }
 
 /* Later: closing a connection loses the messages that were just sent to it. */

@@ -92,16 +92,17 @@ bool roster_admits(void *roster, const uint8_t key[WIRE_KEY])
     return roster_right(roster, key, name) != ENGINE_RIGHT_NONE;
 }
 
-enum status roster_enrol(struct roster *r, const uint8_t key[WIRE_KEY], const char *name, struct err *err)
+enum status roster_enrol(struct roster *r, const uint8_t key[WIRE_KEY], const char *name,
+                         const struct worker_places *places, struct err *err)
 {
     struct worker_list list;
     int lock;
     TRY(worker_list_lock(r->run_dir, &lock, err));
     enum status status = worker_list_load(&list, r->run_dir, err);
     if (status == STATUS_OK) {
-        size_t before = list.n;
-        status = worker_list_add(&list, key, name, err);
-        if (status == STATUS_OK && list.n > before) status = worker_list_save(&list, r->run_dir, err);
+        bool known = worker_list_find(&list, key) != NULL;
+        status = worker_list_add(&list, key, name, places, err);
+        if (status == STATUS_OK && !known) status = worker_list_save(&list, r->run_dir, err);
         if (status != STATUS_OK) worker_list_free(&list);
     }
     /* `seen` stays: if a verb changed the list meanwhile, roster_poll reports it. */

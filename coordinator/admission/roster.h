@@ -25,7 +25,8 @@ bool roster_admits(void *roster, const uint8_t key[WIRE_KEY]);
 /* The right of a key, and the name of a worker. */
 enum engine_right roster_right(struct roster *r, const uint8_t key[WIRE_KEY], char name[WIRE_NAME_MAX]);
 /* Adds a worker, durably. Errors as worker_list_add, and of the file. */
-enum status roster_enrol(struct roster *r, const uint8_t key[WIRE_KEY], const char *name, struct err *err) MUST_CHECK;
+enum status roster_enrol(struct roster *r, const uint8_t key[WIRE_KEY], const char *name,
+                         const struct worker_places *places, struct err *err) MUST_CHECK;
 /* Reads both files again if the list of workers has changed since the last call: `atoll revoke` changes the enrolment
  * key first. True: it has. A damaged list is logged, and the last good one stays; so it does if the file is missing. */
 bool roster_poll(struct roster *r);

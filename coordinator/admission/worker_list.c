@@ -10,11 +10,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/number.h"
 #include "common/base/text.h"
 #include "common/os/fileio.h"
 
+enum { DAY_S = 86400 };
 enum { KEY_DIGITS = 2 * WIRE_KEY, LINE_MAX_BYTES = KEY_DIGITS + 64 + WIRE_NAME_MAX };
 
 static const char *const states[] = {"enrolled", "revoked"};
@@ -126,7 +128,24 @@ struct listed_worker *worker_list_find(const struct worker_list *list, const uin
     return NULL;
 }
 
-enum status worker_list_add(struct worker_list *list, const uint8_t key[WIRE_KEY], const char *name, struct err *err)
+/* Makes room in a full list; false: every key has a place or is new. */
+static bool drop_oldest(struct worker_list *list, const struct worker_places *places)
+{
+    uint64_t before = (uint64_t)time(NULL) - DAY_S;
+    struct listed_worker *oldest = NULL;
+    for (size_t i = 0; places && i < list->n; i++) {
+        struct listed_worker *w = &list->workers[i];
+        if (w->enrolled_s > before || (oldest && w->enrolled_s >= oldest->enrolled_s)) continue;
+        if (w->revoked || !places->has(places->ctx, w->key)) oldest = w;
+    }
+    if (!oldest) return false;
+    log_info("the list of workers is full: removing the key of '%s', which has no place in the run", oldest->name);
+    memmove(oldest, oldest + 1, (size_t)(&list->workers[--list->n] - oldest) * sizeof *oldest);
+    return true;
+}
+
+enum status worker_list_add(struct worker_list *list, const uint8_t key[WIRE_KEY], const char *name,
+                            const struct worker_places *places, struct err *err)
 {
     const struct listed_worker *known = worker_list_find(list, key);
     assert(name[0] && strlen(name) < WIRE_NAME_MAX);
@@ -134,8 +153,10 @@ enum status worker_list_add(struct worker_list *list, const uint8_t key[WIRE_KEY
         return err_set(err, STATUS_REFUSED, "the key of worker '%s' was revoked: ask the operator of this run",
                        known->name);
     if (known) return STATUS_OK;
-    if (list->n == WORKER_LIST_MAX)
-        return err_set(err, STATUS_LIMIT, "the list of workers is full (%d keys): remove lines from RUN/worker-keys",
+    if (list->n == WORKER_LIST_MAX && !drop_oldest(list, places))
+        return err_set(err, STATUS_LIMIT,
+                       "the list of workers is full (%d keys, each with a place in the run or enrolled in the last "
+                       "day): remove lines from RUN/worker-keys",
                        WORKER_LIST_MAX);
     struct listed_worker *workers = mem_alloc(list->n + 1, sizeof *workers);
     if (!workers) return err_set(err, STATUS_NOMEM, "no memory for the list of workers");
@@ -146,6 +167,10 @@ enum status worker_list_add(struct worker_list *list, const uint8_t key[WIRE_KEY
     memcpy(w->key, key, WIRE_KEY);
     snprintf(w->name, sizeof w->name, "%s", name);
     w->enrolled_s = (uint64_t)time(NULL);
+    if (list->n == WORKER_LIST_MAX / 4 * 3)
+        log_warn("RUN/worker-keys holds %zu keys, and %d are the most: when it is full, the oldest key without a place "
+                 "goes; remove lines that are not needed",
+                 list->n, WORKER_LIST_MAX);
     return STATUS_OK;
 }
 

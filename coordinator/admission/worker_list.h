@@ -8,7 +8,9 @@
  *
  * - The file has mode 0600 and is replaced atomically. A writer holds RUN/worker-keys.lock while it reads, changes and
  *   writes the list. A reader needs no lock.
- * - A name may have several keys: a worker that lost its folder enrols again. */
+ * - A name may have several keys: a worker that lost its folder enrols again.
+ * - A full list loses the key that enrolled first, of those without a place in the run and enrolled for a day. Its
+ *   worker enrols again; a revoked one cannot, because the join line has changed since. */
 #ifndef COORDINATOR_WORKER_LIST_H
 #define COORDINATOR_WORKER_LIST_H
 
@@ -44,9 +46,16 @@ enum status worker_list_lock(const char *run_dir, int *fd_p, struct err *err) MU
 
 /* NULL: not in the list. */
 struct listed_worker *worker_list_find(const struct worker_list *list, const uint8_t key[WIRE_KEY]);
-/* Add a key. One that is there is left as it is. REFUSED: the key is revoked; LIMIT: the list is full; NOMEM. */
+/* Whether this worker has a place in the run. */
+struct worker_places {
+    bool (*has)(void *ctx, const uint8_t key[WIRE_KEY]);
+    void *ctx;
+};
+
+/* Add a key. One that is there is left as it is. places NULL: unknown, a full list loses no key. REFUSED: the key is
+ * revoked; LIMIT: the list is full; NOMEM. */
 enum status worker_list_add(struct worker_list *list, const uint8_t key[WIRE_KEY], const char *name,
-                            struct err *err) MUST_CHECK;
+                            const struct worker_places *places, struct err *err) MUST_CHECK;
 /* The number of keys that are not revoked and whose name, or whose key in hex, is `word`. Calls `change` for each. */
 size_t worker_list_each(struct worker_list *list, const char *word, void (*change)(struct listed_worker *w));
 

@@ -148,6 +148,12 @@ enum status engine_on_worker_listed(struct engine *e, const struct engine_worker
     return pump(e, err);
 }
 
+bool engine_has_place(const struct engine *e, const uint8_t key[WIRE_KEY])
+{
+    const struct member *m = member_by_uuid(&e->ledger.round.members, key); /* a uuid is the start of the key */
+    return (m && m->active) || session_by_uuid(&e->sessions, key);
+}
+
 static void emit_waiting(struct engine *e)
 {
     char text[WIRE_TEXT_MAX];

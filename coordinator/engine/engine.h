@@ -54,6 +54,8 @@ enum status engine_on_message(struct engine *engine, uint64_t peer, enum wire_la
  * the start, and after each change of the list. */
 enum status engine_on_worker_listed(struct engine *engine, const struct engine_worker *worker, uint64_t now_us,
                                     struct err *err) MUST_CHECK;
+/* The worker whose uuid is the start of this key is connected, or has a place. */
+bool engine_has_place(const struct engine *engine, const uint8_t key[WIRE_KEY]);
 /* The caller calls it at engine_next_deadline_us; earlier calls are allowed. */
 enum status engine_tick(struct engine *engine, uint64_t now_us, struct err *err) MUST_CHECK;
 /* The time of the next engine_tick, at most 1 s after the last message or tick. The engine takes longer pauses between

@@ -1,5 +1,6 @@
 /* RUN/worker-keys: its file, what each key may do, and changes by the verbs while a coordinator runs. */
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/base/log.h"
@@ -55,9 +56,9 @@ TEST(test_enrolled_workers_are_admitted_and_kept)
     assert_int_equal(roster_open(&r, tmpdir, enrol_key, &err), STATUS_OK);
     assert_int_equal(right_of(r, enrol_key, ""), ENGINE_RIGHT_ENROL);
     assert_int_equal(right_of(r, key_a, ""), ENGINE_RIGHT_NONE);
-    assert_int_equal(roster_enrol(r, key_a, "a name with blanks", &err), STATUS_OK);
-    assert_int_equal(roster_enrol(r, key_b, "b", &err), STATUS_OK);
-    assert_int_equal(roster_enrol(r, key_b, "another name", &err), STATUS_OK); /* the first one stays */
+    assert_int_equal(roster_enrol(r, key_a, "a name with blanks", NULL, &err), STATUS_OK);
+    assert_int_equal(roster_enrol(r, key_b, "b", NULL, &err), STATUS_OK);
+    assert_int_equal(roster_enrol(r, key_b, "another name", NULL, &err), STATUS_OK); /* the first one stays */
     umask(before);
     assert_int_equal(stat(tmpdir_path("worker-keys"), &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
@@ -87,8 +88,8 @@ TEST(test_changes_are_followed)
     int n_revoked = 0;
     assert_int_equal(run_keys_read(tmpdir, &keys, &err), STATUS_OK);
     assert_int_equal(roster_open(&r, tmpdir, keys.enrol_public, &err), STATUS_OK);
-    assert_int_equal(roster_enrol(r, key_a, "a", &err), STATUS_OK);
-    assert_int_equal(roster_enrol(r, key_b, "b", &err), STATUS_OK);
+    assert_int_equal(roster_enrol(r, key_a, "a", NULL, &err), STATUS_OK);
+    assert_int_equal(roster_enrol(r, key_b, "b", NULL, &err), STATUS_OK);
     (void)roster_poll(r);
     assert_false(roster_poll(r));
     char path[1024], away[1024];
@@ -107,7 +108,7 @@ TEST(test_changes_are_followed)
     assert_int_equal(right_of(r, keys.enrol_public, ""), ENGINE_RIGHT_NONE); /* the old join line is void */
     assert_int_equal(run_keys_read(tmpdir, &keys, &err), STATUS_OK);
     assert_int_equal(right_of(r, keys.enrol_public, ""), ENGINE_RIGHT_ENROL);
-    assert_int_equal(roster_enrol(r, key_a, "a", &err), STATUS_REFUSED);
+    assert_int_equal(roster_enrol(r, key_a, "a", NULL, &err), STATUS_REFUSED);
     assert_non_null(strstr(err.msg, "'a' was revoked"));
     assert_int_equal(roster_each(r, count_revoked, &n_revoked, &err), STATUS_OK);
     assert_int_equal(n_revoked, 1);
@@ -122,6 +123,81 @@ TEST(test_changes_are_followed)
 static void quiet(void *ctx, enum log_level level, const char *line)
 {
     (void)ctx, (void)level, (void)line;
+}
+
+/* Has a place: keys whose second byte is 1. */
+static bool has_place(void *ctx, const uint8_t key[WIRE_KEY])
+{
+    (void)ctx;
+    return key[1] == 1;
+}
+
+/* A full list of workers with places; the last one is `other`, if given. */
+static void put_full_list(const struct listed_worker *other, uint64_t enrolled_s)
+{
+    static struct listed_worker workers[WORKER_LIST_MAX];
+    struct worker_list list = {workers, WORKER_LIST_MAX};
+    for (uint32_t i = 0; i < WORKER_LIST_MAX; i++) {
+        workers[i] = (struct listed_worker){.key = {9, 1, (uint8_t)i, (uint8_t)(i >> 8)}, .enrolled_s = enrolled_s + i};
+        snprintf(workers[i].name, WIRE_NAME_MAX, "box-%u", i);
+    }
+    if (other) workers[WORKER_LIST_MAX - 1] = *other;
+    assert_int_equal(worker_list_save(&list, tmpdir, NULL), STATUS_OK);
+}
+
+TEST(test_a_full_list_loses_the_oldest_key_without_a_place)
+{
+    static const struct worker_places places = {has_place, NULL};
+    const uint64_t now = (uint64_t)time(NULL), long_ago = now - 200000;
+    struct listed_worker gone = {.key = {9, 2}, .name = "gone", .enrolled_s = long_ago + 100};
+    struct listed_worker revoked = {.key = {9, 1, 0, 99}, .name = "bad", .enrolled_s = long_ago, .revoked = true};
+    struct listed_worker recent = {.key = {9, 2}, .name = "recent", .enrolled_s = now - 100};
+    const struct {
+        const struct listed_worker *other;
+        const struct worker_places *places;
+        enum status status;
+    } cases[] = {{NULL, &places, STATUS_LIMIT},
+                 {&gone, &places, STATUS_OK},
+                 {&revoked, &places, STATUS_OK},
+                 {&recent, &places, STATUS_LIMIT},
+                 {&gone, NULL, STATUS_LIMIT}};
+    log_set_sink(quiet, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct roster *r;
+        struct err err = {0};
+        bool added = cases[i].status == STATUS_OK;
+        put_full_list(cases[i].other, long_ago);
+        assert_int_equal(roster_open(&r, tmpdir, enrol_key, &err), STATUS_OK);
+        assert_int_equal(roster_enrol(r, key_a, "a", cases[i].places, &err), cases[i].status);
+        assert_int_equal(right_of(r, key_a, added ? "a" : ""), added ? ENGINE_RIGHT_WORKER : ENGINE_RIGHT_NONE);
+        if (added) assert_int_equal(right_of(r, cases[i].other->key, ""), ENGINE_RIGHT_NONE);
+        if (!added) assert_non_null(strstr(err.msg, "the list of workers is full"));
+        assert_int_equal(right_of(r, (uint8_t[WIRE_KEY]){9, 1, 7}, "box-7"), ENGINE_RIGHT_WORKER);
+        roster_close(r);
+    }
+    remove_files();
+}
+
+static void count_warning(void *ctx, enum log_level level, const char *line)
+{
+    (void)line;
+    *(uint32_t *)ctx += level == LOG_WARN;
+}
+
+TEST(test_a_list_that_fills_up_warns_once)
+{
+    struct worker_list list = {0};
+    struct err err = {0};
+    uint32_t warnings = 0;
+    log_set_level(LOG_WARN);
+    log_set_sink(count_warning, &warnings);
+    for (uint32_t i = 0; i < WORKER_LIST_MAX; i++) {
+        uint8_t key[WIRE_KEY] = {9, 1, (uint8_t)i, (uint8_t)(i >> 8)};
+        assert_int_equal(worker_list_add(&list, key, "box", NULL, &err), STATUS_OK);
+        assert_int_equal(warnings, i + 1 >= WORKER_LIST_MAX / 4 * 3);
+    }
+    log_set_level(LOG_ERROR);
+    worker_list_free(&list);
 }
 
 TEST(test_damaged_list_is_refused_and_a_running_one_kept)
