@@ -33,6 +33,7 @@ static enum status run(struct options *options, void *ctx, struct err *err)
     TRY(settings_read(&config, &sources, path, a->dir, options, err));
     log_set_name("coordinator");
     log_set_level((enum log_level)log_level_parse(config.log.level));
+    settings_keep_budget(&config, a->dir);
     settings_warn(&config, &sources);
     descriptors_reserve();
     struct server_options server = {.config = &config,

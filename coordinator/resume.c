@@ -20,7 +20,8 @@ bool resume_holds_run(const char *dir)
     return stat(path, &events) == 0 && events.st_size > 0;
 }
 
-bool resume_config(const char *dir, struct config *begun)
+/* Reads the configuration of the run in the folder into *begun. Returns false without a run. */
+static bool read_config(const char *dir, struct config *begun)
 {
     char path[FILEIO_PATH_MAX];
     struct config_sources sources;
@@ -50,7 +51,7 @@ static bool find_begun(struct resume *r)
     char named[FILEIO_PATH_MAX];
     struct config begun;
     const char *from = begun.model.init_from;
-    if (!resume_config(r->dir, &begun) || run_folder_name(named, sizeof named, r->how, NULL) != STATUS_OK) return false;
+    if (!read_config(r->dir, &begun) || run_folder_name(named, sizeof named, r->how, NULL) != STATUS_OK) return false;
     static const char latest[] = "/checkpoints/latest";
     size_t n = strlen(named), tail = sizeof latest - 1;
     if (n > tail && !strcmp(named + n - tail, latest)) n -= tail;

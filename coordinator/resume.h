@@ -29,7 +29,5 @@ enum status resume_find(struct resume *r, struct options *o, struct err *err) MU
 enum status resume_check(const struct resume *r, struct err *err) MUST_CHECK;
 /* A run has begun in the folder: its model was read. Before that the coordinator accepts other settings. */
 bool resume_holds_run(const char *dir);
-/* Reads the configuration of the run in the folder into *begun. Returns false without a run. */
-bool resume_config(const char *dir, struct config *begun);
 
 #endif

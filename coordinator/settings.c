@@ -13,6 +13,7 @@
 #include "common/config/sync_points.h"
 #include "common/os/fileio.h"
 #include "compress/codec.h"
+#include "coordinator/run_folder.h"
 #include "wire/endpoint.h"
 
 enum { EVICT_MIN_S = 2 }; /* workers send a heartbeat every second; a shorter limit would evict all of them */
@@ -64,6 +65,21 @@ static void keep_scaling(struct config *config, const struct config_sources *sou
     if (!scaling_parse(config->inner.scaling, &scaling, &workers) || !read_begun(&begun, run_dir)) return;
     if (scaling_parse(begun.inner.scaling, &before, &workers) && before == scaling)
         memcpy(config->inner.scaling, begun.inner.scaling, sizeof config->inner.scaling);
+}
+
+void settings_keep_budget(struct config *config, const char *run_dir)
+{
+    struct config begun;
+    uint32_t *workers = &config->coordinator.min_workers;
+    if (config->train.method != METHOD_ASYNC || !read_begun(&begun, run_dir)) return;
+    json_t *round = run_folder_last_event(run_dir, "round");
+    if (round && *workers != begun.coordinator.min_workers) {
+        log_info("coordinator.min_workers: this async run keeps %u, the number of its first start, not %u: its budget "
+                 "is train.max_steps x %u steps",
+                 begun.coordinator.min_workers, *workers, begun.coordinator.min_workers);
+        *workers = begun.coordinator.min_workers;
+    }
+    json_decref(round);
 }
 
 static enum status read_init(const struct config_resolve *r, const char *run_dir)

@@ -21,6 +21,10 @@ enum status settings_read(struct config *config, struct config_sources *sources,
 enum status settings_find(const struct options *options, const char *run_dir, char *out, size_t cap,
                           struct err *err) MUST_CHECK;
 
+/* The budget of an async run is train.max_steps x coordinator.min_workers inner steps. A run that has begun keeps the
+ * number of its first start, from its config.yaml; another one is logged. */
+void settings_keep_budget(struct config *config, const char *run_dir);
+
 /* Logs a scaled learning rate, settings that are allowed but probably unintended, and settings without effect. Only one
  * program of a run calls it, because workers get the coordinator's configuration. */
 void settings_warn(const struct config *config, const struct config_sources *sources);

@@ -73,15 +73,6 @@ static enum config_source source_of(const struct launch *l, size_t offset)
     return l->sources.of[config_key_at(offset)];
 }
 
-/* Returns coordinator.min_workers: all workers, so that the first round waits for all. The budget of an async run
- * depends on this number, so a continued async run keeps its first value. */
-static uint64_t min_workers(const struct launch *l)
-{
-    struct config begun;
-    bool keep = l->config.train.method == METHOD_ASYNC && resume_config(l->folder.dir, &begun);
-    return keep ? begun.coordinator.min_workers : l->n_workers;
-}
-
 static enum status coordinator_build(struct launch *l, const struct options *o)
 {
     struct child *child = &l->supervisor.coordinator;
@@ -90,8 +81,9 @@ static enum status coordinator_build(struct launch *l, const struct options *o)
     TRY(child_arg(child, "--dir=%s", l->folder.dir)); /* `=` because the folder may begin with a dash */
     for (size_t i = 0; i < l->changes.n; i++) TRY(child_arg(child, "--change=%s", l->changes.texts[i]));
     for (size_t i = 0; i < o->n_settings; i++) TRY(child_arg(child, "%s", o->settings[i]));
+    /* The first round waits for all workers, unless the configuration sets a number. */
     if (source_of(l, offsetof(struct config, coordinator.min_workers)) == CONFIG_DEFAULT)
-        TRY(child_arg(child, "--coordinator.min_workers=%" PRIu64, min_workers(l)));
+        TRY(child_arg(child, "--coordinator.min_workers=%" PRIu64, l->n_workers));
     /* All processes run on this machine, so a free port is chosen unless the configuration sets one. */
     if (source_of(l, offsetof(struct config, coordinator.listen)) == CONFIG_DEFAULT)
         TRY(child_arg(child, "--coordinator.listen=tcp://127.0.0.1:*"));

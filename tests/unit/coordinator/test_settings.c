@@ -3,6 +3,7 @@
 
 #include "common/base/log.h"
 #include "coordinator/settings.h"
+#include "tests/lib/store/tmpdir.h"
 #include "tests/lib/test.h"
 
 static struct config config;
@@ -176,4 +177,26 @@ TEST(test_continued_run_keeps_its_rate)
     rmdir(dir);
 }
 
-TEST_MAIN(NULL, NULL)
+static uint32_t budget_read(const char *dir, const char *method)
+{
+    struct options options = {.settings = {"--coordinator.min_workers=1", method}, .n_settings = 2};
+    assert_int_equal(settings_read(&config, &sources, NULL, dir, &options, &err), STATUS_OK);
+    settings_keep_budget(&config, dir);
+    return config.coordinator.min_workers;
+}
+
+/* An async run that has finished a round keeps the number of workers that its budget counts. */
+TEST(test_continued_async_run_keeps_its_budget)
+{
+    log_set_level(LOG_WARN);
+    tmpdir_put("config.yaml", "coordinator: {min_workers: 2}\n");
+    assert_int_equal(budget_read(tmpdir, "--train.method=async"), 1);
+    tmpdir_put("metrics.jsonl", "{\"event\":\"round\",\"round\":1}\n");
+    assert_int_equal(budget_read(tmpdir, "--train.method=async"), 2);
+    assert_int_equal(budget_read(tmpdir, "--train.method=diloco"), 1);
+    tmpdir_take("config.yaml");
+    tmpdir_take("metrics.jsonl");
+    log_set_level(LOG_INFO);
+}
+
+TEST_MAIN(tmpdir_make, tmpdir_remove_empty)
