@@ -76,7 +76,8 @@ enum status worker_session_resolve(const struct worker_session_options *o, struc
     TRY(transport_address_parse(&address, o->join, err));
     address.fail_fast = true;
     enum status status = transport_zmq_resolve(&address, &ipv6, err);
-    return status == STATUS_NOTFOUND && err ? (err->code = STATUS_INVALID) : status;
+    if (status != STATUS_NOTFOUND || !err) return status;
+    return err->code = o->max_wait_us == UINT64_MAX ? STATUS_INVALID : STATUS_AGAIN;
 }
 
 enum status worker_session_check_run(const struct worker_session_options *o, const uint8_t run_id[WIRE_UUID],

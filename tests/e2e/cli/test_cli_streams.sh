@@ -115,3 +115,26 @@ if unshare -rn true 2>/dev/null; then
         echo "a worker that waits for a name service ends on SIGTERM"
     fi
 fi
+
+# A name that does not exist yet: final without --max-wait, retried with it until the name is there.
+if unshare -rnm true 2>/dev/null; then
+    key=$(printf '%064d' 0) code=0
+    echo 'hosts: files' >nsswitch.conf
+    echo '127.0.0.1 localhost' >hosts
+    booting() { # ARGS: a worker whose coordinator's name comes from ./hosts alone
+        # shellcheck disable=SC2016 # the inner shell expands
+        export ATOLL_JOIN=tcp://boots-later:29600/$key/$key
+        exec unshare -rnm bash -c 'mount --bind hosts /etc/hosts && mount --bind nsswitch.conf /etc/nsswitch.conf && exec "$@"' - \
+            "$BIN/atoll-worker" --name late --data.train="$WORK/data/train_*.bin" "$@"
+    }
+    (booting) >final.txt 2>&1 || code=$?
+    [[ $code == 2 && $(<final.txt) == 'atoll: host boots-later: not found (check the spelling)' ]] ||
+        fail "a name that does not exist: exit code $code: $(<final.txt)"
+    start late.log booting --max-wait 60
+    until_true 20 "the log line about the name" grep -q 'retrying: host boots-later: not found (check the spelling)' late.log
+    echo '127.0.0.1 boots-later' >>hosts
+    until_true 20 "the answer of the host" grep -q 'retrying: .*tcp://boots-later:29600' late.log
+    kill -TERM "$pid"
+    finish "$pid" 60 75 "a worker after SIGTERM while it waits for a coordinator"
+    echo "a name that does not exist yet is retried"
+fi
