@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "cli/terminal.h"
+#include "common/base/backoff.h"
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/units.h"
@@ -23,8 +24,8 @@
 #include "coordinator/run_folder.h"
 
 enum {
-    BACKOFF_FIRST_MS = 250,
-    BACKOFF_MAX_MS = 10000,
+    BACKOFF_FIRST_US = 250000,
+    BACKOFF_MAX_US = 10000000,
     SHORT_LIFE_MS = 5000, /* a failure within this time of its start counts as consecutive */
     HOPELESS_FAILURES = 3,
     FOLLOW_MS = 30000, /* time for workers to exit after the coordinator */
@@ -179,15 +180,13 @@ static void on_failure(struct supervisor *s, struct child *child, uint64_t now_u
         give_up(s, child, how, EXIT_FAILED, now_us);
         return;
     }
-    unsigned shift = child->failures - 1 < 6 ? child->failures - 1 : 6;
-    uint64_t pause_ms = (uint64_t)BACKOFF_FIRST_MS << shift;
-    if (pause_ms > BACKOFF_MAX_MS) pause_ms = BACKOFF_MAX_MS;
+    uint64_t pause_us = backoff_us(BACKOFF_FIRST_US, child->failures - 1, BACKOFF_MAX_US);
     s->restarts++;
     if (child != &s->coordinator && !is_relay(s, child)) count_worker(s);
     child->state = CHILD_BACKOFF;
-    child->restart_at_us = now_us + pause_ms * 1000;
+    child->restart_at_us = now_us + pause_us;
     print_line("%s %s: restarting in %s (restart %" PRIu64 " of %" PRIu64 ")%s", child->name, how,
-               units_duration((double)pause_ms / 1000).text, s->restarts, s->max_restarts,
+               units_duration((double)pause_us / 1e6).text, s->restarts, s->max_restarts,
                last_error(child, text, sizeof text));
 }
 

@@ -5,7 +5,7 @@
 
 #include "common/base/hash.h"
 #include "common/base/log.h"
-#include "common/base/sum_squares.h"
+#include "common/tensor/sum_squares.h"
 #include "compress/codec.h"
 #include "compress/relay.h"
 #include "coordinator/engine/engine_impl.h"

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/base/sum_squares.h"
+#include "common/tensor/sum_squares.h"
 #include "common/config/codec_choice.h"
 #include "compress/relay.h"
 #include "coordinator/ledger/delta_read.h"

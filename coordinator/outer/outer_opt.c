@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/base/sum_squares.h"
+#include "common/tensor/sum_squares.h"
 #include "common/tensor/apply.h"
 #include "compress/codec_simd.h"
 

@@ -50,7 +50,7 @@ void outer_adamw(const struct outer_in *in, float *m, float *v, const struct out
 
 /* min(1, clip / (norm + 1e-6)); 1 when clip <= 0. PyTorch's clip_grad_norm_. */
 double outer_clip_scale(double norm, double clip);
-/* The dot product, added in the order of common/base/sum_squares.h. */
+/* The dot product, added in the order of common/tensor/sum_squares.h. */
 double outer_dot(const float *a, const float *b, size_t n);
 /* True if all values of x[n] are finite. */
 bool outer_finite(const float *x, size_t n);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/base/hash.h"
-#include "common/base/sum_squares.h"
+#include "common/tensor/sum_squares.h"
 #include "common/config/codec_choice.h"
 #include "common/tensor/apply.h"
 #include "compress/codec_simd.h"

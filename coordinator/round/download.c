@@ -3,6 +3,9 @@
 #include <assert.h>
 #include <stddef.h>
 
+#include "common/base/backoff.h"
+#include "common/base/minmax.h"
+
 static struct download_item *find(struct download *s, uint8_t kind, uint32_t fragment, uint64_t version)
 {
     for (int i = 0; i < DOWNLOAD_MAX; i++) {
@@ -96,9 +99,7 @@ void download_sent(struct download *s, const struct download_item *sent, uint64_
 
 void download_full(struct download *s, uint64_t now_us)
 {
-    uint64_t wait_us = 2 * s->wait_us;
-    if (wait_us < DOWNLOAD_WAIT_US) wait_us = DOWNLOAD_WAIT_US;
-    s->wait_us = wait_us < DOWNLOAD_WAIT_MAX_US ? wait_us : DOWNLOAD_WAIT_MAX_US;
+    s->wait_us = max_u64(DOWNLOAD_WAIT_US, backoff_us(s->wait_us, 1, DOWNLOAD_WAIT_MAX_US));
     assert(s->wait_us >= DOWNLOAD_WAIT_US && s->wait_us <= DOWNLOAD_WAIT_MAX_US);
     s->again_us = now_us + s->wait_us;
 }

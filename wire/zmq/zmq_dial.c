@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "common/base/backoff.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
@@ -270,8 +271,7 @@ static uint64_t handshake_limit_us(const struct dialler *d, const struct dialler
     assert(lane->expired <= EXPIRED_MAX);
     if (us < 2 * d->took_us) us = 2 * d->took_us;
     if (us < HANDSHAKE_MIN_US) us = HANDSHAKE_MIN_US;
-    us <<= lane->expired;
-    return us < HANDSHAKE_MAX_US ? us : HANDSHAKE_MAX_US;
+    return backoff_us(us, lane->expired, HANDSHAKE_MAX_US);
 }
 
 /* The first line waits for the second attempt if the caller may find the reason. */

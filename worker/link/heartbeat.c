@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/backoff.h"
+
 void heartbeat_init(struct heartbeat *p)
 {
     memset(p, 0, sizeof *p);
@@ -138,8 +140,7 @@ uint64_t heartbeat_lost_us(struct heartbeat *p, uint64_t now_us)
     pthread_mutex_lock(&p->lock);
     uint64_t limit = HEARTBEAT_LOST_RTTS * p->rtt_us, lost = 0;
     if (limit < HEARTBEAT_LOST_US) limit = HEARTBEAT_LOST_US;
-    for (uint32_t i = 0; i < p->redials && limit < HEARTBEAT_LOST_MAX_US; i++) limit *= 2;
-    if (limit > HEARTBEAT_LOST_MAX_US) limit = HEARTBEAT_LOST_MAX_US;
+    limit = backoff_us(limit, p->redials, HEARTBEAT_LOST_MAX_US);
     if (!p->alive_us) p->alive_us = now_us;
     if (now_us - p->alive_us >= limit) {
         lost = now_us - p->alive_us;

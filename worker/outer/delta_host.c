@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "common/base/pool.h"
-#include "common/base/sum_squares.h"
+#include "common/tensor/sum_squares.h"
 #include "compress/codec_simd.h"
 
 struct difference {

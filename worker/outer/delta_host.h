@@ -1,5 +1,5 @@
 /* Makes deltas in host memory, the input of codec.up, if no device makes them (worker/outer/delta_device.h). The bits
- * do not depend on the number of threads (common/base/sum_squares.h). */
+ * do not depend on the number of threads (common/tensor/sum_squares.h). */
 #ifndef WORKER_DELTA_HOST_H
 #define WORKER_DELTA_HOST_H
 

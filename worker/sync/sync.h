@@ -114,8 +114,9 @@ struct sync {
     uint32_t n_fragments; /* 0 until configured */
     uint32_t worker_id;   /* UINT32_MAX: unknown */
     uint64_t session;
-    uint64_t jitter;               /* from the uuid: spreads the retries of the workers */
-    uint64_t retry_at, retry_wait; /* next HELLO or JOIN; current back-off */
+    uint64_t jitter;   /* from the uuid: spreads the retries of the workers */
+    uint64_t retry_at; /* next HELLO or JOIN */
+    uint32_t retries;  /* HELLO or JOIN in a row without an answer */
     uint64_t joined_at;
     uint64_t name_since; /* time of the first refusal of its name; 0: not refused */
     uint64_t rtt_us;

@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <stdio.h>
 
+#include "common/base/backoff.h"
+
 #include "worker/sync/sync_flow.h"
 #include "worker/sync/sync_impl.h"
 
@@ -25,7 +27,7 @@ bool sync_on_config(struct sync *s, uint64_t now_us)
 static void retry_start(struct sync *s, uint64_t at_us)
 {
     s->retry_at = at_us;
-    s->retry_wait = 0;
+    s->retries = 0;
 }
 
 void sync_configured(struct sync *s, bool async, uint32_t n_fragments, const uint64_t *versions, uint64_t now_us)
@@ -123,7 +125,7 @@ void sync_rejoin(struct sync *s, uint64_t now_us)
 void sync_reconnected(struct sync *s, uint64_t now_us)
 {
     if ((s->phase == SYNC_HELLO || s->phase == SYNC_JOINING) && !s->text[0]) { /* text: the answer was "later" */
-        s->retry_wait = 0;
+        s->retries = 0;
         if (s->retry_at > now_us + SYNC_CONNECT_US) s->retry_at = now_us;
         /* A restarted coordinator does not know the upload: JOIN comes first, and its answer opens the window. */
         s->initial.upto = s->initial.sent;
@@ -139,7 +141,7 @@ void sync_drop(struct sync *s, uint64_t now_us)
     s->holds = false;
     for (uint32_t i = 0; i < s->n_fragments; i++) sync_flow_load(s, i, (struct wire_version){0}, now_us);
     sync_rejoin(s, now_us);
-    s->retry_at = now_us + ((uint64_t)SYNC_CONNECT_US << s->drops);
+    s->retry_at = now_us + backoff_us(SYNC_CONNECT_US, s->drops, UINT64_MAX);
     if (++s->drops > SYNC_DROPS_MAX)
         sync_fail(
             s, "updates repeatedly gave wrong parameters on this machine: test its memory, and run the same version of "

@@ -28,7 +28,7 @@ void sync_on_upload(struct sync *s, const struct msg_upload *m, uint64_t total, 
         *u = (struct sync_initial){0};
         snprintf(s->text, sizeof s->text, "%s", m->text);
         s->retry_at = now_us + UPLOAD_WAIT_US;
-        s->retry_wait = 0;
+        s->retries = 0;
         return;
     }
     if (m->have > total || m->upto < m->have) return;
@@ -40,7 +40,7 @@ void sync_on_upload(struct sync *s, const struct msg_upload *m, uint64_t total, 
     if (u->sent < u->held) u->sent = u->held;
     if (m->upto > u->upto) u->upto = m->upto < total ? m->upto : total;
     u->probing = false;
-    if (moved) s->retry_wait = 0;
+    if (moved) s->retries = 0;
     /* The coordinator reads and checks all of it before it answers. */
     s->retry_at = now_us + (u->held < total ? timeout_us(s) : SYNC_RETRY_MAX_US);
     assert(u->held <= u->sent && u->sent <= total && u->upto <= total);

@@ -5,18 +5,19 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/backoff.h"
 #include "common/base/units.h"
 #include "worker/sync/sync_flow.h"
 #include "worker/sync/sync_impl.h"
 
 enum { CONNECT_MAX_US = 10000000 };
 
-/* Returns wait_us -12.5 % to +12.5 %, by worker and attempt: the workers do not retry all at once. */
-static uint64_t jittered(const struct sync *s, uint64_t wait_us)
+/* The coordinator answers the first JOIN of a run after it has written the first snapshot. */
+static uint64_t retry_after_us(struct sync *s, uint64_t now_us)
 {
-    assert(wait_us);
-    uint64_t mixed = (s->jitter ^ s->retry_at) * 0x9e3779b97f4a7c15u;
-    return wait_us - wait_us / 8 + (mixed >> 33) % (wait_us / 4 + 1);
+    uint64_t first = (s->phase == SYNC_JOINING ? 3 * SYNC_CONNECT_US : SYNC_CONNECT_US) + 2 * s->rtt_us;
+    uint64_t wait = backoff_us(first, s->retries++, CONNECT_MAX_US);
+    return now_us + backoff_spread_us(wait, s->jitter ^ s->retry_at);
 }
 
 /* Fills *a with the earliest action; returns its time (0: now, UINT64_MAX: none). */
@@ -53,12 +54,7 @@ bool sync_poll(struct sync *s, uint64_t now_us, struct sync_action *a)
     switch (a->type) {
     case SYNC_SEND_HELLO:
     case SYNC_SEND_JOIN:
-        if (s->retry_wait)
-            s->retry_wait += s->retry_wait / 2;
-        else /* the coordinator answers the first JOIN of a run after it has written the first snapshot */
-            s->retry_wait = (s->phase == SYNC_JOINING ? 3 * SYNC_CONNECT_US : SYNC_CONNECT_US) + 2 * s->rtt_us;
-        if (s->retry_wait > CONNECT_MAX_US) s->retry_wait = CONNECT_MAX_US;
-        s->retry_at = now_us + jittered(s, s->retry_wait);
+        s->retry_at = retry_after_us(s, now_us);
         if (a->type == SYNC_SEND_JOIN) sync_initial_join_sent(s);
         break;
     case SYNC_SEND_INITIAL: sync_initial_sent(s, a, now_us); break;

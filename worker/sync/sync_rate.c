@@ -2,6 +2,8 @@
 
 #include <assert.h>
 
+#include "common/base/backoff.h"
+
 enum {
     SAMPLE_US = 100000, /* a shorter sample measures queues, not the link */
     MIN_US = 1000,      /* assumed duration of a shorter transfer */
@@ -50,6 +52,5 @@ uint64_t sync_timeout_us(const struct sync_rate *r, uint64_t rtt_us, uint64_t by
 
 uint64_t sync_backoff_us(uint64_t wait_us)
 {
-    if (wait_us >= SYNC_RETRY_MAX_US) return wait_us;
-    return wait_us > SYNC_RETRY_MAX_US / 2 ? SYNC_RETRY_MAX_US : 2 * wait_us;
+    return wait_us >= SYNC_RETRY_MAX_US ? wait_us : backoff_us(wait_us, 1, SYNC_RETRY_MAX_US);
 }

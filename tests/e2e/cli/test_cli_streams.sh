@@ -125,12 +125,12 @@ if unshare -rnm true 2>/dev/null; then
         # shellcheck disable=SC2016 # the inner shell expands
         export ATOLL_JOIN=tcp://boots-later:29600/$key/$key
         exec unshare -rnm bash -c 'mount --bind hosts /etc/hosts && mount --bind nsswitch.conf /etc/nsswitch.conf && exec "$@"' - \
-            "$BIN/atoll-worker" --name late --data.train="$WORK/data/train_*.bin" "$@"
+            "$BIN/atoll-worker" --data.train="$WORK/data/train_*.bin" "$@"
     }
-    (booting) >final.txt 2>&1 || code=$?
+    (booting --name late) >final.txt 2>&1 || code=$?
     [[ $code == 2 && $(<final.txt) == 'atoll: host boots-later: not found (check the spelling)' ]] ||
         fail "a name that does not exist: exit code $code: $(<final.txt)"
-    start late.log booting --max-wait 60
+    start late.log booting --name late --max-wait 60
     until_true 20 "the log line about the name" grep -q 'retrying: host boots-later: not found (check the spelling)' late.log
     echo '127.0.0.1 boots-later' >>hosts
     until_true 20 "the answer of the host" grep -q 'retrying: .*tcp://boots-later:29600' late.log

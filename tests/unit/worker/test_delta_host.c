@@ -5,7 +5,7 @@
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/base/rng.h"
-#include "common/base/sum_squares.h"
+#include "common/tensor/sum_squares.h"
 #include "tests/lib/test.h"
 #include "worker/outer/delta_host.h"
 

@@ -1,4 +1,4 @@
-#include "common/base/sum_squares.h"
+#include "common/tensor/sum_squares.h"
 
 #include "common/base/pool.h"
 
