@@ -570,6 +570,19 @@ void rig_refused(struct rig *r, int worker, uint16_t code, const char *words)
         fail_msg("refused with %u: %s", m.refuse.code, m.refuse.text);
 }
 
+bool rig_find_worker(const struct rig *r, uint64_t peer, struct engine_peer *out)
+{
+    for (int i = 0; i < RIG_WORKERS; i++) {
+        const struct rig_worker *w = &r->workers[i];
+        if (peer != w->control && peer != w->bulk) continue;
+        *out = (struct engine_peer){.right = ENGINE_RIGHT_WORKER};
+        memcpy(out->key, w->uuid, WIRE_UUID);
+        snprintf(out->name, sizeof out->name, "%s", w->name);
+        return true;
+    }
+    return false;
+}
+
 const char *rig_waiting(const struct rig *r)
 {
     static char text[WIRE_TEXT_MAX];

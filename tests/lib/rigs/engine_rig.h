@@ -107,6 +107,8 @@ const struct engine_event *rig_last(const struct rig *r, enum engine_event_kind 
 bool rig_faults(const struct rig *r, const char *a, const char *b);
 /* Takes a REFUSE to this worker; its text, one line, contains `words`. */
 void rig_refused(struct rig *r, int worker, uint16_t code, const char *words);
+/* For rig_access.peer: whether `peer` is a connection of a worker. Its key begins with its uuid. */
+bool rig_find_worker(const struct rig *r, uint64_t peer, struct engine_peer *out);
 /* What the run waits for, and its status. */
 const char *rig_waiting(const struct rig *r);
 const char *rig_status(const struct rig *r);

@@ -9,6 +9,7 @@
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
 #include "coordinator/ledger/journal.h"
+#include "coordinator/ledger/record.h"
 #include "tests/lib/rigs/golden.h"
 #include "tests/lib/store/store_mem.h"
 #include "tests/lib/test.h"
@@ -395,6 +396,31 @@ static void quiet(void *ctx, enum log_level level, const char *line)
     (void)ctx;
     (void)level;
     (void)line;
+}
+
+/* A MODEL record of an older release ends before the list. */
+TEST(test_model_record_without_list_is_read)
+{
+    struct record_model m = {.layout = (const uint8_t *)"abc", .layout_size = 3, .model_config = "{}", .n_hashes = 1};
+    struct record_model got = {0};
+    uint8_t old[256], new[256];
+    m.model_config_size = 2;
+    struct writer w = writer_of(old, sizeof old);
+    record_encode(RECORD_MODEL, &m, &w);
+    assert_int_equal(record_decode(RECORD_MODEL, &got, old, w.pos), STATUS_OK);
+    assert_null(got.frozen);
+    size_t before = w.pos;
+    m.frozen = (const uint8_t *)"xyz";
+    m.frozen_size = 3;
+    m.frozen_whole = true;
+    w = writer_of(new, sizeof new);
+    record_encode(RECORD_MODEL, &m, &w);
+    assert_int_equal(record_decode(RECORD_MODEL, &got, new, w.pos), STATUS_OK);
+    assert_true(got.frozen_whole && got.frozen_size == 3 && !memcmp(got.frozen, "xyz", 3));
+    for (size_t cut = before + 1; cut < w.pos; cut++)
+        assert_int_equal(record_decode(RECORD_MODEL, &got, new, cut), STATUS_CORRUPT);
+    new[before] = 2; /* neither true nor false */
+    assert_int_equal(record_decode(RECORD_MODEL, &got, new, w.pos), STATUS_CORRUPT);
 }
 
 int main(int argc, char **argv)

@@ -15,26 +15,12 @@ static struct {
 static int n_listed, n_dropped;
 static uint64_t dropped[64];
 
-static void key_of(int worker, uint8_t key[WIRE_KEY])
-{
-    memset(key, 0x55, WIRE_KEY);
-    memcpy(key, rig.workers[worker].uuid, WIRE_UUID);
-}
-
 static bool find_peer(void *ctx, uint64_t peer, struct engine_peer *out)
 {
     (void)ctx;
     if (peer == GUEST) return *out = guest, true;
     if (peer == THIEF || peer == THIEF_BULK) return *out = thief, true;
-    for (int i = 0; i < RIG_WORKERS; i++) {
-        const struct rig_worker *w = &rig.workers[i];
-        if (peer != w->control && peer != w->bulk) continue;
-        *out = (struct engine_peer){.right = ENGINE_RIGHT_WORKER};
-        key_of(i, out->key);
-        snprintf(out->name, sizeof out->name, "%s", w->name);
-        return true;
-    }
-    return false;
+    return rig_find_worker(&rig, peer, out);
 }
 
 static enum status enrol(void *ctx, const uint8_t key[WIRE_KEY], const char *name, struct err *err)

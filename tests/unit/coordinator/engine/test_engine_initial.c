@@ -44,19 +44,10 @@ static void make_plain_object(void)
     make_object((struct outer_model){.files = files, .n_files = 2}, 1000);
 }
 
-/* The key of a worker begins with its uuid. */
 static bool find_peer(void *ctx, uint64_t peer, struct engine_peer *out)
 {
     (void)ctx;
-    for (int i = 0; i < RIG_WORKERS; i++) {
-        const struct rig_worker *w = &rig.workers[i];
-        if (peer != w->control && peer != w->bulk) continue;
-        *out = (struct engine_peer){.right = ENGINE_RIGHT_WORKER};
-        memcpy(out->key, w->uuid, WIRE_UUID);
-        snprintf(out->name, sizeof out->name, "%s", w->name);
-        return true;
-    }
-    return false;
+    return rig_find_worker(&rig, peer, out);
 }
 
 static void open_run(void)
@@ -196,7 +187,7 @@ TEST(test_other_worker_waits_and_takes_over)
         rig_say_join(&rig, 1);
         u = uploads(1);
         assert_true(!u.upload && strstr(u.text, "the initial model, which worker-0 uploads (500 B of "));
-        send_bytes(rig.workers[1].bulk, 0, 0, 1000); /* it may not upload */
+        send_bytes(rig.workers[1].bulk, 0, 0, 1000);             /* it may not upload */
         send_bytes(rig.workers[1].bulk, first.upload, 500, 100); /* nor with the key of the first */
         rig_say_join(&rig, 1);
         assert_non_null(strstr(uploads(1).text, "(500 B of "));
@@ -421,31 +412,6 @@ TEST(test_malformed_first_list_is_refused)
     rig_refused(&rig, 0, REFUSE_MALFORMED, "the list of frozen tensors of 'worker-0' is malformed");
     assert_null(engine_theta(rig.engine));
     rig_close(&rig);
-}
-
-/* A MODEL record of an older release ends before the list. */
-TEST(test_record_without_list_is_read)
-{
-    struct record_model m = {.layout = (const uint8_t *)"abc", .layout_size = 3, .model_config = "{}", .n_hashes = 1};
-    struct record_model got = {0};
-    uint8_t old[256], new[256];
-    m.model_config_size = 2;
-    struct writer w = writer_of(old, sizeof old);
-    record_encode(RECORD_MODEL, &m, &w);
-    assert_int_equal(record_decode(RECORD_MODEL, &got, old, w.pos), STATUS_OK);
-    assert_null(got.frozen);
-    size_t before = w.pos;
-    m.frozen = (const uint8_t *)"xyz";
-    m.frozen_size = 3;
-    m.frozen_whole = true;
-    w = writer_of(new, sizeof new);
-    record_encode(RECORD_MODEL, &m, &w);
-    assert_int_equal(record_decode(RECORD_MODEL, &got, new, w.pos), STATUS_OK);
-    assert_true(got.frozen_whole && got.frozen_size == 3 && !memcmp(got.frozen, "xyz", 3));
-    for (size_t cut = before + 1; cut < w.pos; cut++)
-        assert_int_equal(record_decode(RECORD_MODEL, &got, new, cut), STATUS_CORRUPT);
-    new[before] = 2; /* neither true nor false */
-    assert_int_equal(record_decode(RECORD_MODEL, &got, new, w.pos), STATUS_CORRUPT);
 }
 
 static int read_values(void *ctx, uint32_t i, uint64_t offset, void *out, size_t size)
