@@ -10,9 +10,8 @@
 #include "common/base/log.h"
 #include "common/base/median.h"
 #include "common/base/mem.h"
+#include "common/base/units.h"
 #include "coordinator/engine/engine_impl.h"
-
-enum { BEHIND_MAX = 32 }; /* the most checkpoints beyond checkpoint.keep that late members can keep */
 
 enum status engine_kept_room(struct engine *e, struct err *err)
 {
@@ -145,6 +144,46 @@ static enum status take_away(struct engine *e, uint64_t round, struct err *err)
     return STATUS_OK;
 }
 
+/* The bytes of a checkpoint and of its journal segments. */
+static enum status bytes_of(const struct engine *e, size_t i, uint64_t *bytes_p)
+{
+    const struct store_ops *ops = e->store->ops;
+    uint64_t size, bytes = e->ledger.layout.n_params * sizeof(float);
+    TRY(ops->checkpoint_state_size(e->store, e->kept[i].round, &size, NULL));
+    bytes += size;
+    for (uint64_t segment = e->kept[i].segment; segment < e->kept[i + 1].segment; segment++) {
+        TRY(ops->segment_size(e->store, segment, &size, NULL));
+        bytes += size;
+    }
+    *bytes_p = bytes;
+    return STATUS_OK;
+}
+
+/* The number of checkpoints beyond checkpoint.keep that late members can keep: at most ENGINE_BEHIND_MAX, and so many
+ * that they take no more bytes than the disk has left; but one. */
+static size_t behind_most(const struct engine *e)
+{
+    uint64_t left = e->store->ops->free_bytes(e->store), pinned = 0, bytes;
+    size_t keep = e->config.checkpoint.keep, n = e->n_kept > keep ? e->n_kept - keep : 0;
+    for (size_t i = 0; keep && i < n; i++) {
+        if (bytes_of(e, n - 1 - i, &bytes) != STATUS_OK) continue;
+        pinned += bytes;
+        if (pinned > left && i) return i;
+    }
+    return ENGINE_BEHIND_MAX;
+}
+
+/* After a new checkpoint. */
+static void limit_behind(struct engine *e)
+{
+    size_t most = behind_most(e);
+    if (most < ENGINE_BEHIND_MAX && e->behind_most == ENGINE_BEHIND_MAX)
+        log_info("the disk has %s left: workers that are late keep at most %zu old checkpoints; a later one loads a "
+                 "snapshot",
+                 units_bytes((double)e->store->ops->free_bytes(e->store)).text, most);
+    e->behind_most = most;
+}
+
 enum status engine_collect(struct engine *e, struct err *err)
 {
     uint64_t *list;
@@ -154,7 +193,7 @@ enum status engine_collect(struct engine *e, struct err *err)
     bool sweep = e->sweep_due;
     e->sweep_due = false;
     e->collect_due = keep && e->n_kept > keep;
-    while (keep && e->n_kept > keep && (e->n_kept > keep + BEHIND_MAX || all_past(e, &e->kept[1]))) {
+    while (keep && e->n_kept > keep && (e->n_kept > keep + e->behind_most || all_past(e, &e->kept[1]))) {
         if (!removed(e, take_away(e, e->kept[0].round, &why), &why)) {
             e->collect_due = false; /* retry after the next checkpoint */
             break;
@@ -218,6 +257,7 @@ enum status engine_checkpoint(struct engine *e, struct err *err)
     TRY(checkpoint_look(e->store, round, &e->kept[e->n_kept], err));
     assert(e->kept[e->n_kept].segment == l->journal.segment);
     e->n_kept++;
+    limit_behind(e);
     e->collect_due = true;
     struct engine_event event = {.kind = ENGINE_EVENT_CHECKPOINT,
                                  .checkpoint = {.round = round, .version = l->round.versions[0]}};

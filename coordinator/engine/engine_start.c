@@ -312,6 +312,7 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->rounds_reported = options->rounds_reported;
     e->now_us = e->start_us = e->evict_us = now_us;
     e->retry_us = e->kept_round = UINT64_MAX;
+    e->behind_most = ENGINE_BEHIND_MAX;
     admission_limits_size(e);
     e->chunk = mem_alloc(1, DOWNLOAD_CHUNK);
     e->eval.cap = e->config.coordinator.max_workers;

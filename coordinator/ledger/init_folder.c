@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "common/base/log.h"
@@ -51,12 +50,6 @@ enum status init_folder_begin(struct init_folder *f, struct err *err)
     drop_file(f);
     TRY(dir_remove_flat(f->tmp, err));
     return dir_make(f->tmp, err);
-}
-
-uint64_t init_folder_free(const struct init_folder *f)
-{
-    struct statvfs disk;
-    return statvfs(f->tmp, &disk) ? UINT64_MAX : (uint64_t)disk.f_bavail * disk.f_frsize;
 }
 
 static enum status finish_file(struct init_folder *f, struct err *err)

@@ -23,8 +23,6 @@ void init_folder_close(struct init_folder *f);
 const char *init_folder_path(const struct init_folder *f);
 /* Begins a new folder; an unfinished one is removed. */
 enum status init_folder_begin(struct init_folder *f, struct err *err) MUST_CHECK;
-/* Bytes that the disk of an unfinished folder has left; UINT64_MAX: unknown. */
-uint64_t init_folder_free(const struct init_folder *f);
 /* Appends to the file `name`, a plain file name. Another name than that of the last call begins a new file. */
 enum status init_folder_write(struct init_folder *f, const char *name, const void *data, size_t size,
                               struct err *err) MUST_CHECK;

@@ -55,6 +55,9 @@ struct store_ops {
     enum status (*segment_put_aside)(struct store *s, uint64_t segment, uint64_t keep, char *name, size_t cap,
                                      struct err *err);
 
+    /* Bytes that the disk has left; UINT64_MAX: unknown. */
+    uint64_t (*free_bytes)(struct store *s);
+
     /* Copies, durably, the files that later checkpoints contain beside their model:
      * - the tokenizer and generation files of the Hugging Face folder `init_dir` (NULL: none), with `configs` also its
      *   config.json and adapter_config.json;

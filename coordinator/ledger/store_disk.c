@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -123,6 +124,12 @@ static enum status segment_size(struct store *s, uint64_t segment, uint64_t *siz
     return STATUS_OK;
 }
 
+static uint64_t free_bytes(struct store *s)
+{
+    struct statvfs disk;
+    return statvfs(store_disk_of(s)->dir, &disk) ? UINT64_MAX : (uint64_t)disk.f_bavail * disk.f_frsize;
+}
+
 static enum status segment_list(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
@@ -184,6 +191,7 @@ static const struct store_ops disk_ops = {
     .sync = sync_segment,
     .segment_read = segment_read,
     .segment_size = segment_size,
+    .free_bytes = free_bytes,
     .segment_list = segment_list,
     .segment_remove = segment_remove,
     .segment_put_aside = store_disk_segment_put_aside,

@@ -165,7 +165,7 @@ static void refuse(struct engine *e, const char *why)
 /* False: the upload was refused. The first checkpoint is written at once, so all of it must fit twice. */
 static bool disk_suffices(struct engine *e, uint64_t total)
 {
-    uint64_t left = init_folder_free(engine_initial_folder(e));
+    uint64_t left = e->store->ops->free_bytes(e->store);
     char why[256];
     if (total <= left / 2) return true;
     snprintf(why, sizeof why,

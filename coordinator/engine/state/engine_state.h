@@ -32,6 +32,7 @@ enum {
     ENGINE_EVICT_MIN_US = 10000000,        /* the least eviction time; half of it for a closed connection */
     ENGINE_EVICT_UNMEASURED_US = 60000000, /* eviction time before rounds are measured: workers may be starting */
     ENGINE_KNOCK_US = 20000000,            /* a worker that waits to join says HELLO again within this */
+    ENGINE_BEHIND_MAX = 32,                /* the most checkpoints beyond checkpoint.keep that late members can keep */
     ENGINE_LOSSES = 8,
     ENGINE_DATA_VOTES = 8,      /* different hashes of one data set that are counted */
     ENGINE_NOTICE_US = 5000000, /* a longer wait is logged, before round times are measured */
@@ -144,6 +145,7 @@ struct engine {
     struct damaged_file damaged[ENGINE_DAMAGED_MAX]; /* [n_damaged] */
     size_t n_damaged;
     struct ledger_lost lost; /* updates in a damaged tail of the journal */
+    size_t behind_most;      /* checkpoints beyond checkpoint.keep that late members can keep */
     bool collect_due;        /* more snapshots than checkpoint.keep exist, but a member needs the oldest */
     bool sweep_due;          /* a crash may have left segments that no checkpoint needs */
     bool stuck;              /* a failed removal was logged */

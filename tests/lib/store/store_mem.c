@@ -35,7 +35,7 @@ struct store_mem {
     struct mem_snapshot snapshots[SNAPSHOTS];
     struct mem_segment *current;
     struct blob spool;
-    uint64_t room;
+    uint64_t room, free;
     struct store_mem_counts counts;
     char run[FILEIO_PATH_MAX]; /* "": no initial model */
     struct init_folder init;
@@ -152,6 +152,16 @@ static enum status segment_size(struct store *s, uint64_t number, uint64_t *size
     if (!seg) return err_set(err, STATUS_NOTFOUND, "no such segment");
     *size_p = seg->bytes.size;
     return STATUS_OK;
+}
+
+static uint64_t free_bytes(struct store *s)
+{
+    return of(s)->free;
+}
+
+void store_mem_set_free(struct store *s, uint64_t bytes)
+{
+    of(s)->free = bytes;
 }
 
 static void insert_sorted(uint64_t *out, size_t n, uint64_t value)
@@ -343,6 +353,7 @@ static const struct store_ops mem_ops = {
     .sync = sync,
     .segment_read = segment_read,
     .segment_size = segment_size,
+    .free_bytes = free_bytes,
     .segment_list = segment_list,
     .segment_remove = segment_remove,
     .segment_put_aside = segment_put_aside,
@@ -366,6 +377,7 @@ enum status store_mem_create(struct store **s_p)
     if (!m) return STATUS_NOMEM;
     m->base.ops = &mem_ops;
     m->room = UINT64_MAX;
+    m->free = UINT64_C(1) << 40;
     *s_p = &m->base;
     return STATUS_OK;
 }

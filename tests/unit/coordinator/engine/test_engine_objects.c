@@ -61,6 +61,31 @@ TEST(test_updates_are_not_kept_for_late_worker)
     rig_close(&rig);
 }
 
+/* A worker keeps old checkpoints for as long as the disk has room for them, and one in any case. */
+TEST(test_a_full_disk_keeps_few_checkpoints)
+{
+    const char *settings[] = {"checkpoint.every=1",   "checkpoint.keep=1",   "coordinator.min_workers=2",
+                              "coordinator.quorum=1", "train.max_steps=200", NULL};
+    static const struct {
+        uint64_t free;
+        size_t most;
+    } cases[] = {{1 << 20, 14}, {10000, 3}, {0, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rig_open_with(&rig, settings, 2, true);
+        store_mem_set_free(rig.store, cases[i].free);
+        rig_deliver_all(&rig, 2, 1);
+        size_t most = 0;
+        for (int round = 0; round < 12; round++) {
+            rig_say_join(&rig, 2); /* it needs the newest snapshot, and never gets on */
+            round_without_late_worker(false);
+            size_t n = listed(rig.store->ops->checkpoint_list);
+            if (n > most) most = n;
+        }
+        assert_int_equal(most, cases[i].most);
+        rig_close(&rig);
+    }
+}
+
 static enum status numbers(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err)
 {
     enum { MANY = 10000 };
