@@ -217,7 +217,7 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
         if (!e->ledger.modelled) return STATUS_OK;
         TRY(begin_serving(e, m, err));
     }
-    if (!engine_match(e, peer, m)) return STATUS_OK;
+    if (!engine_match(e, peer, m) || !engine_has_memory(e, peer, m)) return STATUS_OK;
     bool room;
     TRY(admission_make_room(e, peer, m, &room, err));
     if (!room) return STATUS_OK;

@@ -197,6 +197,23 @@ static bool memory_suffices(struct engine *e, uint64_t peer, const struct msg_jo
     return false;
 }
 
+bool engine_has_memory(struct engine *e, uint64_t peer, const struct msg_join *m)
+{
+    uint64_t need = 0, all = memory_total();
+    uint32_t workers = 1;
+    char wants[MEMORY_TEXT_MAX], has[MEMORY_TEXT_MAX];
+    struct err why = {0};
+    for_each_session(e, s) workers += memcmp(s->uuid, m->uuid, WIRE_UUID) != 0;
+    if (outer_state_bytes(&need, &e->config, &e->ledger.layout, workers, &why) != STATUS_OK) return true;
+    need += (uint64_t)workers * UPLOAD_WINDOW;
+    if (need <= all) return true;
+    engine_refuse(e, peer, m->name, REFUSE_FULL,
+                  "the run has no memory for '%s': with %u workers the coordinator would need %s of memory and has %s; "
+                  "it gets a place when another worker leaves",
+                  m->name, workers, memory_text(need, wants), memory_text(all, has));
+    return false;
+}
+
 /* Refuses the worker and returns false if its JOIN cannot start a run. */
 static bool first_join_fits(struct engine *e, uint64_t peer, const struct msg_join *m, const struct layout *layout,
                             const struct frozen *frozen)

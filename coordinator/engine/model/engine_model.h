@@ -42,6 +42,9 @@ enum status engine_keep_files(struct engine *e, const struct frozen *frozen, boo
 /* Makes the model of `m` the run's model. If it cannot start a run, the worker is refused, and the ledger still has no
  * model. */
 enum status engine_define_model(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err) MUST_CHECK;
+/* The deltas that this worker and those with a session may have on their way, and those that a merge holds together,
+ * fit the memory of this machine. False: the worker was refused. */
+bool engine_has_memory(struct engine *e, uint64_t peer, const struct msg_join *m);
 
 /* --- engine_match.c --- */
 /* The model and data of `m` are the run's. False: the worker was refused. */

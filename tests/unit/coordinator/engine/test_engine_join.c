@@ -101,6 +101,24 @@ TEST(test_model_beyond_memory_is_refused)
     rig_close(&rig);
 }
 
+/* rda holds all deltas of a fragment together: memory is counted for the workers that come, not for the first ones. */
+TEST(test_worker_beyond_memory_waits_for_a_place)
+{
+    const char *rda[] = {"merge.rule=rda", "train.method=local-sgd", "coordinator.min_workers=1", NULL};
+    rig_open_with(&rig, rda, 2, false);
+    setenv(HOST_MEMORY_ENV, "10000000", 1);
+    rig_say_join(&rig, 2);
+    rig_refused(&rig, 2, REFUSE_FULL,
+                "the run has no memory for 'worker-2': with 3 workers the coordinator would need");
+    rig_say_join(&rig, 1); /* its place is counted already */
+    struct msg m;
+    rig_expect(&rig, 1, MSG_WELCOME, &m);
+    rig_leave(&rig, 0);
+    rig_join(&rig, 2);
+    unsetenv(HOST_MEMORY_ENV);
+    rig_close(&rig);
+}
+
 TEST(test_later_join_that_differs_is_refused)
 {
     struct layout other;
