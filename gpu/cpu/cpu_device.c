@@ -40,10 +40,6 @@ const struct cpu_plan *cpu_plan_of(struct cpu_device *cpu, const void *plan, enu
 static void plan_destroy(struct cpu_plan *plan)
 {
     assert(plan->kind <= CPU_PLAN_MUON);
-    if (plan->kind == CPU_PLAN_DELTA) {
-        mem_free(plan->as.delta.pieces);
-        mem_free(plan->as.delta.x);
-    }
     if (plan->kind == CPU_PLAN_MUON) cpu_muon_free(plan);
     mem_free(plan);
 }
@@ -200,25 +196,6 @@ static enum status cpu_head_plan(struct device *dev, const struct head_shape *sh
     return STATUS_OK;
 }
 
-static enum status cpu_delta_plan(struct device *dev, const struct delta_format *shape,
-                                  const struct piece_range *pieces, struct delta_plan **out)
-{
-    struct cpu_plan *plan;
-    size_t longest = shape->longest > PIECE_PLAIN_MAX ? shape->longest : PIECE_PLAIN_MAX;
-    if (!shape->n_pieces) return STATUS_INVALID;
-    TRY(plan_new(cpu_of(dev), CPU_PLAN_DELTA, &plan));
-    plan->as.delta.shape = *shape;
-    plan->as.delta.pieces = mem_alloc(shape->n_pieces, sizeof *pieces);
-    plan->as.delta.x = mem_alloc(longest, sizeof(float));
-    if (!plan->as.delta.pieces || !plan->as.delta.x) {
-        cpu_plan_free(dev, plan);
-        return STATUS_NOMEM;
-    }
-    memcpy(plan->as.delta.pieces, pieces, shape->n_pieces * sizeof *pieces);
-    *out = (struct delta_plan *)plan;
-    return STATUS_OK;
-}
-
 static enum status cpu_muon_plan(struct device *dev, const struct muon_matrix *matrices, size_t n,
                                  struct muon_plan **out)
 {
@@ -245,7 +222,6 @@ static const struct device_ops own_ops = {
     .lin_plan = cpu_lin_plan,
     .attn_plan = cpu_attn_plan,
     .head_plan = cpu_head_plan,
-    .delta_plan = cpu_delta_plan,
     .muon_plan = cpu_muon_plan,
     .attn_bytes = cpu_attn_bytes,
     .head_bytes = cpu_head_bytes,
@@ -260,7 +236,6 @@ static enum status cpu_fill_in(struct cpu_device *cpu, int threads)
     cpu_row_ops(&cpu->ops);
     cpu_vector_ops(&cpu->ops);
     cpu_muon_ops(&cpu->ops);
-    cpu_delta_ops(&cpu->ops);
     cpu->base.ops = &cpu->ops;
     cpu->base.act_bytes = sizeof(float);
     cpu->base.threads = threads;
