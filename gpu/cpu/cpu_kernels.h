@@ -100,10 +100,7 @@ struct cpu_kernels {
     void (*gelu_run)(size_t n, const float *z, float *y);
 };
 
-/* NULL if the processor family of this build has no such level. */
-const struct cpu_kernels *cpu_kernels_portable(void);
-const struct cpu_kernels *cpu_kernels_avx2(void);
-const struct cpu_kernels *cpu_kernels_avx512(void);
+extern const struct cpu_kernels cpu_kernels_portable, cpu_kernels_avx2, cpu_kernels_avx512; /* AVX: only for x86-64 */
 
 /* The best level that this CPU runs, by feature bits (never by model number), or the level `wanted` (ATOLL_CPU). NULL:
  * `wanted` is unknown, or the CPU cannot run it. */

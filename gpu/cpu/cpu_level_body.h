@@ -1,19 +1,32 @@
-/* The kernel table of one level. cpu_portable.c, cpu_avx2.c and cpu_avx512.c include it last and define LEVEL_NAME. */
+/* The kernel table of one level, included by one source each. The source defines LEVEL_TABLE and LEVEL_NAME, and for a
+ * level that not every CPU of the family has, LEVEL_TARGET. */
 #ifndef GPU_CPU_LEVEL_BODY_H
 #define GPU_CPU_LEVEL_BODY_H
 
-#include "gpu/cpu/attn_body.h"
+#include <math.h>
+#include <string.h>
+
 #include "gpu/cpu/cpu_kernels.h"
+
+#if !defined(LEVEL_TARGET) || defined(__x86_64__)
+
+/* From here on the compiler may use instructions of this level. Only the table is visible outside, and
+ * cpu_kernels_select returns it only after it has checked the CPU. */
+#define LEVEL_PRAGMA_TEXT(...) _Pragma(#__VA_ARGS__)
+#define LEVEL_PRAGMA(...) LEVEL_PRAGMA_TEXT(__VA_ARGS__)
+#if defined(LEVEL_TARGET) && defined(__clang__)
+LEVEL_PRAGMA(clang attribute push(__attribute__((target(LEVEL_TARGET))), apply_to = function))
+#elif defined(LEVEL_TARGET)
+LEVEL_PRAGMA(GCC target(LEVEL_TARGET))
+#endif
+
+#include "gpu/cpu/attn_body.h"
 #include "gpu/cpu/gemm_body.h"
 #include "gpu/cpu/llama_body.h"
 #include "gpu/cpu/optim_body.h"
 #include "gpu/cpu/rows_body.h"
 
-#ifndef LEVEL_NAME
-#define LEVEL_NAME "portable"
-#endif
-
-static const struct cpu_kernels level_kernels __attribute__((unused)) = {
+const struct cpu_kernels LEVEL_TABLE = {
     .name = LEVEL_NAME,
     .fma_burn = fma_burn,
     .mr = MR,
@@ -48,4 +61,8 @@ static const struct cpu_kernels level_kernels __attribute__((unused)) = {
     .gelu_run = gelu_run,
 };
 
+#if defined(LEVEL_TARGET) && defined(__clang__)
+#pragma clang attribute pop
+#endif
+#endif
 #endif
