@@ -54,12 +54,13 @@ struct cpu_kernels {
     void (*gemm_tile)(size_t k, const float *a, size_t rs, size_t cs, const float *b, const struct gemm_tile *tile);
 
     /* rows_body.h. embed_rows: rows first .. first + n_rows of the batch. norm_bwd adds into dw[c], db[c]; dres may be
-     * NULL or equal dx. xent_rows: logits[n_rows][ld], the first v columns count; see device_ops.head. */
+     * NULL or equal dx. Norms with mean, b and db NULL: RMS norm. xent_rows: logits[n_rows][ld], the first v columns
+     * count; see device_ops.head. */
     void (*embed_rows)(size_t first, size_t n_rows, size_t seq, size_t c, const int32_t *tokens, const float *wte,
                        const float *wpe, float *out);
     void (*add_row)(size_t c, const float *x, float *y);
-    void (*norm_fwd)(size_t n_rows, size_t c, const float *x, const float *w, const float *b, float *y, float *mean,
-                     float *rstd);
+    void (*norm_fwd)(size_t n_rows, size_t c, float eps, const float *x, const float *w, const float *b, float *y,
+                     float *mean, float *rstd);
     void (*norm_bwd)(size_t n_rows, size_t c, const float *dy, const float *x, const float *w, const float *mean,
                      const float *rstd, const float *dres, float *dx, float *dw, float *db);
     void (*xent_rows)(size_t n_rows, size_t v, size_t ld, float *logits, const int32_t *targets, float dscale,
@@ -67,9 +68,6 @@ struct cpu_kernels {
 
     /* llama_body.h: n_rows rows each. rope_rows: rows first .. first + n_rows of the batch, x at the start of the
      * batch. */
-    void (*rms_fwd)(size_t n_rows, size_t c, float eps, const float *x, const float *w, float *y, float *rstd);
-    void (*rms_bwd)(size_t n_rows, size_t c, const float *dy, const float *x, const float *w, const float *rstd,
-                    const float *dres, float *dx, float *dw);
     void (*rope_rows)(const struct rope_shape *shape, size_t first, size_t n_rows, const float *table, float *x,
                       bool back);
     void (*glu_fwd)(size_t n_rows, size_t f, const float *gu, float *h);
@@ -84,8 +82,7 @@ struct cpu_kernels {
                            const float *lse, const float *d_o, float *dq, float *dk, float *dv, float *scratch);
 
     /* optim_body.h */
-    double (*sum_run)(size_t n, const float *x);
-    double (*sumsq_run)(size_t n, const float *x);
+    double (*sum_run)(size_t n, const float *x, bool square); /* square: of the squares */
     void (*adamw_run)(size_t n, float *theta, const float *grad, float *m, float *v, const struct adamw_step *step);
     /* m = mu m + (1 - mu) scale g; x = mu m + (1 - mu) scale g. muon_apply: theta = theta keep + step x. */
     void (*muon_momentum)(size_t n, const float *grad, float *m, float *x, float mu, float scale);

@@ -9,19 +9,7 @@
 /* Sums are fp32 within runs of SUM_RUN vectors and double across runs. */
 enum { SUM_RUN = 64 };
 
-static double sum_run(size_t n, const float *x)
-{
-    double total = 0;
-    for (size_t begin = 0; begin < n; begin += SUM_RUN * VL) {
-        size_t count = n - begin < SUM_RUN * VL ? n - begin : SUM_RUN * VL;
-        vf sum = v_zero();
-        FOR_VECTORS(i, lanes, count) sum = sum + v_part(x + begin + i, lanes);
-        total += (double)v_hsum(sum);
-    }
-    return total;
-}
-
-static double sumsq_run(size_t n, const float *x)
+static double sum_run(size_t n, const float *x, bool square)
 {
     double total = 0;
     for (size_t begin = 0; begin < n; begin += SUM_RUN * VL) {
@@ -29,8 +17,8 @@ static double sumsq_run(size_t n, const float *x)
         vf sum = v_zero();
         FOR_VECTORS(i, lanes, count)
         {
-            vf v = v_part(x + begin + i, lanes);
-            sum = v_fma(v, v, sum);
+            vf v = v_part(x + begin + i, lanes), added = sum + v;
+            sum = square ? v_fma(v, v, sum) : added;
         }
         total += (double)v_hsum(sum);
     }
