@@ -33,7 +33,7 @@ struct cpu_plan {
         struct {
             struct muon_matrix *matrices;
             size_t n;
-            float *x, *y;              /* [largest rows * cols] */
+            float *x, *y;              /* [largest rows * cols]; x owns all five */
             float *gram, *poly, *mult; /* [largest side * side] */
         } muon;
     } as;

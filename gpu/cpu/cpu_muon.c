@@ -42,14 +42,12 @@ enum status cpu_muon_fill(struct cpu_plan *plan, const struct muon_matrix *matri
     largest(matrices, n, &area, &square);
     plan->as.muon.n = n;
     plan->as.muon.matrices = mem_alloc(n, sizeof *matrices);
-    plan->as.muon.x = mem_alloc(area, sizeof(float));
-    plan->as.muon.y = mem_alloc(area, sizeof(float));
-    plan->as.muon.gram = mem_alloc(square, sizeof(float));
-    plan->as.muon.poly = mem_alloc(square, sizeof(float));
-    plan->as.muon.mult = mem_alloc(square, sizeof(float));
-    if (!plan->as.muon.matrices || !plan->as.muon.x || !plan->as.muon.y || !plan->as.muon.gram || !plan->as.muon.poly ||
-        !plan->as.muon.mult)
-        return STATUS_NOMEM;
+    plan->as.muon.x = mem_alloc(2 * area + 3 * square, sizeof(float));
+    if (!plan->as.muon.matrices || !plan->as.muon.x) return STATUS_NOMEM;
+    plan->as.muon.y = plan->as.muon.x + area;
+    plan->as.muon.gram = plan->as.muon.y + area;
+    plan->as.muon.poly = plan->as.muon.gram + square;
+    plan->as.muon.mult = plan->as.muon.poly + square;
     memcpy(plan->as.muon.matrices, matrices, n * sizeof *matrices);
     return STATUS_OK;
 }
@@ -58,10 +56,6 @@ void cpu_muon_free(struct cpu_plan *plan)
 {
     mem_free(plan->as.muon.matrices);
     mem_free(plan->as.muon.x);
-    mem_free(plan->as.muon.y);
-    mem_free(plan->as.muon.gram);
-    mem_free(plan->as.muon.poly);
-    mem_free(plan->as.muon.mult);
 }
 
 struct muon_job {
