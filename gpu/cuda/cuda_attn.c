@@ -1,4 +1,5 @@
-#include "gpu/cuda/cuda_attn.h"
+/* Attention of the CUDA device: cuDNN in bf16, else the plain loops of kernels/cuda_attention.cu. */
+#include "gpu/cuda/cuda_impl.h"
 
 #include <assert.h>
 #include <math.h>

@@ -3,7 +3,7 @@
  *
  * A group of one GPU has no communicator and no events: its collectives do nothing. The same watchdog watches it. Host
  * waits of a single GPU block, so only the last resort ends a hang there. */
-#include "gpu/cuda/cuda_collective.h"
+#include "gpu/cuda/cuda_impl.h"
 
 #include <assert.h>
 #include <stdatomic.h>

@@ -1,5 +1,5 @@
 /* Choice by timing: the fastest algorithm of a matrix product on this GPU. Results are kept in the cache. */
-#include "gpu/cuda/rt/cuda_gemm_impl.h"
+#include "gpu/cuda/rt/cuda_rt_impl.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -17,8 +17,6 @@ enum {
     OPERANDS = 4,        /* A, B, OUT, aux */
     SAMPLE = 4099        /* numbers that operands repeat: a prime, so that rows differ */
 };
-
-#define SET(desc, what, value) cublasLtMatmulDescSetAttribute((desc), (what), &(value), sizeof(value))
 
 /* Key of a product in the cache: everything that the choice depends on. */
 static void key_of(const struct cuda_gemm_shape *s, enum gemm_alignment alignment, char key[ALGO_KEY_BYTES])
@@ -180,8 +178,8 @@ static bool set_epilogue_pointers(struct cuda_rt *rt, const struct cuda_gemm *g)
 {
     const struct cuda_gemm_shape *s = &g->shape;
     const void *at = (const char *)rt->workspace + GEMM_VECTOR_BYTES;
-    return (!s->bias || SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, at) == CUBLAS_STATUS_SUCCESS) &&
-           (!s->dgelu || SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at) == CUBLAS_STATUS_SUCCESS);
+    return (!s->bias || GEMM_SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, at) == CUBLAS_STATUS_SUCCESS) &&
+           (!s->dgelu || GEMM_SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at) == CUBLAS_STATUS_SUCCESS);
 }
 
 /* Times the proposals, unless another process has chosen meanwhile. The caller holds the cache's lock. */

@@ -7,7 +7,6 @@
 
 #include "common/base/mem.h"
 #include "gpu/cuda/kernels/cuda_args.h"
-#include "gpu/cuda/rt/cuda_gemm_impl.h"
 
 enum {
     OLDEST_CAPABILITY = ATOLL_CUDA_ARCH_OLDEST, /* set by gpu/cuda.cmake: oldest compute capability that this build has
