@@ -84,16 +84,14 @@ struct cpu_kernels {
     /* optim_body.h */
     double (*sum_run)(size_t n, const float *x, bool square); /* square: of the squares */
     void (*adamw_run)(size_t n, float *theta, const float *grad, float *m, float *v, const struct adamw_step *step);
-    /* m = mu m + (1 - mu) scale g; x = mu m + (1 - mu) scale g. muon_apply: theta = theta keep + step x. */
+    /* m = mu m + (1 - mu) scale g; x = mu m + (1 - mu) scale g. */
     void (*muon_momentum)(size_t n, const float *grad, float *m, float *x, float mu, float scale);
     /* Same with moments in bf16; index: of the first element in theta. Every level gives the same bits. */
     void (*adamw_bf16)(size_t n, uint64_t index, float *theta, const float *grad, uint16_t *m, uint16_t *v,
                        const struct adamw_step *step);
     void (*muon_momentum_bf16)(size_t n, uint64_t index, const float *grad, uint16_t *m, float *x, float mu,
                                float scale, const uint32_t noise[2]);
-    void (*muon_apply)(size_t n, float *theta, const float *x, float keep, float step);
-    void (*axpy_run)(size_t n, float a, const float *x, float *y);
-    void (*scale_run)(size_t n, float a, float *x);
+    void (*axpy_run)(size_t n, float *y, const float *x, float keep, float a); /* y = y keep + a x */
     void (*gelu_run)(size_t n, const float *z, float *y);
 };
 

@@ -52,9 +52,7 @@ const struct cpu_kernels LEVEL_TABLE = {
     .muon_momentum = muon_momentum,
     .adamw_bf16 = adamw_bf16,
     .muon_momentum_bf16 = muon_momentum_bf16,
-    .muon_apply = muon_apply,
     .axpy_run = axpy_run,
-    .scale_run = scale_run,
     .gelu_run = gelu_run,
 };
 

@@ -122,32 +122,29 @@ static void rope(struct device *dev, const struct rope_shape *shape, const float
     run(dev, rope_thread, &job);
 }
 
-static void glu_fwd_thread(void *ctx, int thread, int threads)
+/* Backward has dy. */
+static void glu_thread(void *ctx, int thread, int threads)
 {
     const struct row_job *j = ctx;
-    size_t begin, end;
+    size_t begin, end, f = j->c;
     pool_share(j->n, 1, thread, threads, &begin, &end);
-    j->kernels->glu_fwd(end - begin, j->c, j->x + begin * 2 * j->c, j->out + begin * j->c);
+    const float *gu = j->x + begin * 2 * f;
+    if (j->dy)
+        j->kernels->glu_bwd(end - begin, f, gu, j->dy + begin * f, j->out + begin * 2 * f);
+    else
+        j->kernels->glu_fwd(end - begin, f, gu, j->out + begin * f);
 }
 
 static void glu_fwd(struct device *dev, size_t n, size_t f, const void *gu, void *h)
 {
     struct row_job job = {.n = n, .c = f, .x = gu, .out = h};
-    run(dev, glu_fwd_thread, &job);
-}
-
-static void glu_bwd_thread(void *ctx, int thread, int threads)
-{
-    const struct row_job *j = ctx;
-    size_t begin, end;
-    pool_share(j->n, 1, thread, threads, &begin, &end);
-    j->kernels->glu_bwd(end - begin, j->c, j->x + begin * 2 * j->c, j->dy + begin * j->c, j->out + begin * 2 * j->c);
+    run(dev, glu_thread, &job);
 }
 
 static void glu_bwd(struct device *dev, size_t n, size_t f, const void *gu, const void *dh, void *dgu)
 {
     struct row_job job = {.n = n, .c = f, .x = gu, .dy = dh, .out = dgu};
-    run(dev, glu_bwd_thread, &job);
+    run(dev, glu_thread, &job);
 }
 
 void cpu_row_ops(struct device_ops *ops)

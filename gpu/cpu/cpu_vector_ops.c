@@ -15,7 +15,7 @@ struct vector_job {
     const float *x, *w, *b;
     float *out, *out2;
     bool accumulate;
-    float a;
+    float a, keep;
     double *segments;
     bool square;
     const struct adamw_span *spans;
@@ -178,29 +178,20 @@ static void axpy_thread(void *ctx, int thread, int threads)
     const struct vector_job *j = ctx;
     size_t begin, end;
     pool_share(j->n, 1024, thread, threads, &begin, &end);
-    j->kernels->axpy_run(end - begin, j->a, j->x + begin, j->out + begin);
+    j->kernels->axpy_run(end - begin, j->out + begin, j->x + begin, j->keep, j->a);
 }
 
 static void axpy(struct device *dev, size_t n, float a, const float *x, float *y)
 {
-    struct vector_job job = {.n = n, .a = a, .x = x, .out = y};
+    struct vector_job job = {.n = n, .a = a, .keep = 1, .x = x, .out = y};
     run(dev, axpy_thread, &job);
-}
-
-static void scale_thread(void *ctx, int thread, int threads)
-{
-    const struct vector_job *j = ctx;
-    size_t begin, end;
-    pool_share(j->n, 1024, thread, threads, &begin, &end);
-    j->kernels->scale_run(end - begin, j->a, j->out + begin);
 }
 
 static void sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep, const float *scale)
 {
     if (scale && *scale == 0) return;
-    struct vector_job decay = {.n = n, .a = keep, .out = theta};
-    if (keep != 1) run(dev, scale_thread, &decay);
-    axpy(dev, n, -(lr * (scale ? *scale : 1.0f)), grad, theta);
+    struct vector_job job = {.n = n, .a = -(lr * (scale ? *scale : 1.0f)), .keep = keep, .x = grad, .out = theta};
+    run(dev, axpy_thread, &job);
 }
 
 void cpu_vector_ops(struct device_ops *ops)

@@ -112,13 +112,6 @@ static enum status make_gemms(struct cuda_device *cuda, struct batch *b)
     return cuda_rt_gemm_create(rt, &next, &b->next);
 }
 
-static enum status check(const struct muon_matrix *matrices, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!matrices[i].rows || !matrices[i].cols || matrices[i].ld < matrices[i].cols) return STATUS_INVALID;
-    return n ? STATUS_OK : STATUS_INVALID;
-}
-
 static enum status upload_places(struct cuda_device *cuda, struct plan *plan, const struct muon_matrix *matrices,
                                  size_t n)
 {
@@ -147,7 +140,6 @@ static void written_range(struct plan *plan, const struct muon_matrix *matrices,
 
 static enum status fill(struct cuda_device *cuda, struct plan *plan, const struct muon_matrix *matrices, size_t n)
 {
-    TRY(check(matrices, n));
     assert(!plan->batches);
     written_range(plan, matrices, n);
     plan->n_batches = make_batches(matrices, n, cuda->muon->floats, NULL, NULL);
@@ -191,6 +183,7 @@ static void free_plan(struct cuda_device *cuda, void *plan)
 static enum status muon_plan(struct device *dev, const struct muon_matrix *matrices, size_t n, struct muon_plan **out)
 {
     struct cuda_device *cuda = cuda_of(dev);
+    if (!muon_matrices_valid(matrices, n)) return STATUS_INVALID;
     struct plan *plan = cuda_plan_new(sizeof *plan, free_plan);
     if (!plan) return STATUS_NOMEM;
     return cuda_plan_keep(cuda, plan, cuda_plan_refused(cuda, fill(cuda, plan, matrices, n)), out);
