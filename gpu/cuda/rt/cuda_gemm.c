@@ -17,24 +17,19 @@ static bool accepted(struct cuda_rt *rt, cublasStatus_t blas)
     return blas == CUBLAS_STATUS_SUCCESS;
 }
 
-/* Leaves *out unchanged on failure, because the library does not specify what it writes then. */
+/* Leaves *out unchanged on failure, because the library does not specify what it writes then. step: of a batch. */
 static bool layout_create(struct cuda_rt *rt, cublasLtMatrixLayout_t *out, cudaDataType_t type, uint64_t rows,
-                          uint64_t cols, size_t ld)
+                          uint64_t cols, size_t ld, size_t batch, size_t step)
 {
     cublasLtMatrixLayout_t made;
+    int32_t n = (int32_t)batch;
+    int64_t elements = (int64_t)step;
     if (!accepted(rt, cublasLtMatrixLayoutCreate(&made, type, rows, cols, (int64_t)ld))) return false;
     *out = made;
-    return true;
-}
-
-static bool set_batch(struct cuda_rt *rt, cublasLtMatrixLayout_t layout, const struct cuda_gemm_shape *s, size_t step)
-{
-    int32_t n = (int32_t)gemm_products(s);
-    int64_t elements = (int64_t)step;
-    return !s->batch ||
-           (accepted(rt, cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n, sizeof n)) &&
-            accepted(rt, cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-                                                          &elements, sizeof elements)));
+    return !batch ||
+           (accepted(rt, cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n, sizeof n)) &&
+            accepted(rt, cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &elements,
+                                                          sizeof elements)));
 }
 
 static bool describe_end(struct cuda_rt *rt, struct cuda_gemm *g)
@@ -64,10 +59,9 @@ static bool describe(struct cuda_rt *rt, struct cuda_gemm *g)
     g->op = op;
     return accepted(rt, GEMM_SET(g->op, CUBLASLT_MATMUL_DESC_TRANSA, first)) &&
            accepted(rt, GEMM_SET(g->op, CUBLASLT_MATMUL_DESC_TRANSB, second)) && describe_end(rt, g) &&
-           layout_create(rt, &g->first, in, rows1, cols1, s->ldb) &&
-           layout_create(rt, &g->second, in, rows2, cols2, s->lda) &&
-           layout_create(rt, &g->out, out, s->n, s->m, s->ldc) && set_batch(rt, g->first, s, s->step_b) &&
-           set_batch(rt, g->second, s, s->step_a) && set_batch(rt, g->out, s, s->step_c);
+           layout_create(rt, &g->first, in, rows1, cols1, s->ldb, s->batch, s->step_b) &&
+           layout_create(rt, &g->second, in, rows2, cols2, s->lda, s->batch, s->step_a) &&
+           layout_create(rt, &g->out, out, s->n, s->m, s->ldc, s->batch, s->step_c);
 }
 
 bool cuda_gemm_rows_aligned(const struct cuda_gemm_shape *s)

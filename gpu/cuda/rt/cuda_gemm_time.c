@@ -37,12 +37,6 @@ enum status cuda_gemm_timing(bool *out, struct err *err)
     return err_set(err, STATUS_INVALID, "ATOLL_ALGO_TIMING is \"%.40s\": set it to on or off", set);
 }
 
-static bool timing_enabled(void)
-{
-    bool timing;
-    return cuda_gemm_timing(&timing, NULL) == STATUS_OK && timing;
-}
-
 static bool worth_timing(const struct cuda_gemm_shape *s)
 {
     size_t products = gemm_products(s);
@@ -200,7 +194,7 @@ bool cuda_gemm_choose(struct cuda_rt *rt, struct cuda_gemm *g, enum gemm_alignme
 {
     cublasLtMatmulHeuristicResult_t found[GEMM_PROPOSALS];
     char key[ALGO_KEY_BYTES];
-    bool timed = timing_enabled();
+    bool timed = rt->timing;
     if (!set_epilogue_pointers(rt, g)) return false;
     key_of(&g->shape, alignment, key);
     if (timed && choose_cached(rt, g, key, alignment)) return true;

@@ -27,6 +27,7 @@ struct cuda_rt {
     cublasLtHandle_t blas;
     cublasStatus_t refusal; /* status of the last product that could not be created */
     void *workspace;        /* [CUDA_WORKSPACE_BYTES + CUDA_BIAS_BYTES] */
+    bool timing;            /* of products, see cuda_gemm_timing */
     struct algo_cache algos;
     struct err error; /* the first error; code OK: none */
 };
