@@ -46,9 +46,9 @@ struct cpu_kernels {
     void (*pack_a)(size_t rows, size_t k, const float *a, size_t lda, float *panel);
     void (*pack_a_trans)(size_t rows, size_t k, const float *a, size_t lda, float *panel);
     /* Packs `cols` <= nr columns of B from row-major [k,n] (trans: from [n,k]); adds column sums to colsum[cols] unless
-     * it is NULL (trans: not supported). */
+     * it is NULL (trans: does not: only dw = x^T dy has column sums, those of dy). */
     void (*pack_b)(size_t cols, size_t k, const float *b, size_t ldb, float *panel, float *colsum);
-    void (*pack_b_trans)(size_t cols, size_t k, const float *b, size_t ldb, float *panel, float *colsum);
+    void (*pack_b_trans)(size_t cols, size_t k, const float *b, size_t ldb, float *panel);
     /* One tile of C from k steps of A and a panel of B. Element i,k of A is a[i * rs + k * cs]: rs 1 for a packed panel
      * (cs = mr) or A stored [k,m] (cs = lda), cs 1 for A stored [m,k] (rs = lda). Fewer than mr rows: packed only. */
     void (*gemm_tile)(size_t k, const float *a, size_t rs, size_t cs, const float *b, const struct gemm_tile *tile);

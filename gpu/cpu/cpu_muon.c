@@ -8,19 +8,14 @@
 #include "gpu/moment_rules.h"
 #include "gpu/muon_rules.h"
 
-static size_t max_size(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Floats of the largest matrix, and of the largest square of a short side. */
 static void largest(const struct muon_matrix *matrices, size_t n, size_t *area, size_t *square)
 {
     *area = *square = 0;
     for (size_t i = 0; i < n; i++) {
         size_t side = muon_side(matrices[i].rows, matrices[i].cols);
-        *area = max_size(*area, matrices[i].rows * matrices[i].cols);
-        *square = max_size(*square, side * side);
+        *area = muon_max(*area, matrices[i].rows * matrices[i].cols);
+        *square = muon_max(*square, side * side);
     }
 }
 
