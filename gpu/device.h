@@ -167,8 +167,9 @@ struct device_ops {
     enum status (*lin_plan)(struct device *dev, const struct lin_shape *shape, struct lin_plan **out) MUST_CHECK;
     enum status (*attn_plan)(struct device *dev, const struct attn_shape *shape, struct attn_plan **out) MUST_CHECK;
     enum status (*head_plan)(struct device *dev, const struct head_shape *shape, struct head_plan **out) MUST_CHECK;
-    /* A plan for fragments with this format; `pieces` [shape->n_pieces] is copied. UNSUPPORTED: the device does not
-     * support pieces of this size (the caller uses its codec instead). INVALID: no pieces. NOMEM. */
+    /* (optional, with delta and delta_add; NULL if host_memory: the codec is faster there) A plan for fragments with
+     * this format; `pieces` [shape->n_pieces] is copied. UNSUPPORTED: the device does not support pieces of this size
+     * (the caller uses its codec instead). INVALID: no pieces. NOMEM. */
     enum status (*delta_plan)(struct device *dev, const struct delta_format *shape, const struct piece_range *pieces,
                               struct delta_plan **out) MUST_CHECK;
     /* The matrices of one call of muon; `matrices` [n] is copied. INVALID: none, or an empty one. NOMEM. */
@@ -318,6 +319,22 @@ const char *device_of_rank(const char *devices, int rank, int ranks, char out[DE
 const char *device_names(struct device *const *devices, int n, char out[DEVICE_NAME_BYTES]);
 /* NULL is allowed. */
 void device_close(struct device *dev);
+
+/* --- for back ends: false: a plan is INVALID ---------------------------------------------------------------------- */
+
+/* Sets kv_heads if it is 0. */
+static inline bool attn_shape_valid(struct attn_shape *s)
+{
+    if (!s->kv_heads) s->kv_heads = s->heads;
+    return s->batch && s->seq && s->heads && s->head_dim && s->heads % s->kv_heads == 0;
+}
+
+static inline bool muon_matrices_valid(const struct muon_matrix *m, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!m[i].rows || !m[i].cols || m[i].ld < m[i].cols) return false;
+    return n > 0;
+}
 
 /* --- optional operations: the slot, or its default for NULL ------------------------------------------------------- */
 

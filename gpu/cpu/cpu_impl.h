@@ -18,7 +18,7 @@ enum {
     HEAD_BYTES = 128 << 20,      /* logits in memory at one time */
 };
 
-enum cpu_plan_kind { CPU_PLAN_LIN, CPU_PLAN_ATTN, CPU_PLAN_HEAD, CPU_PLAN_DELTA, CPU_PLAN_MUON };
+enum cpu_plan_kind { CPU_PLAN_LIN, CPU_PLAN_ATTN, CPU_PLAN_HEAD, CPU_PLAN_MUON };
 
 struct cpu_plan {
     struct cpu_plan *next;
@@ -31,14 +31,9 @@ struct cpu_plan {
             size_t rows, ld; /* of one chunk of logits */
         } head;
         struct {
-            struct delta_format shape;
-            struct piece_range *pieces;
-            float *x; /* [longest], one piece */
-        } delta;
-        struct {
-            struct muon_matrix *matrices;
+            struct muon_matrix *matrices; /* owned */
             size_t n;
-            float *x, *y;              /* [largest rows * cols] */
+            float *x, *y;              /* [largest rows * cols]; x owns all five */
             float *gram, *poly, *mult; /* [largest side * side] */
         } muon;
     } as;
@@ -69,16 +64,14 @@ void cpu_fail(struct cpu_device *cpu, enum status code, const char *what);
 /* Returns `plan`. If it has another kind, returns NULL and records an error of the device. */
 const struct cpu_plan *cpu_plan_of(struct cpu_device *cpu, const void *plan, enum cpu_plan_kind kind);
 
-/* cpu_muon.c: fills a plan of kind CPU_PLAN_MUON; frees its buffers; bytes of its buffers. */
-enum status cpu_muon_fill(struct cpu_plan *plan, const struct muon_matrix *matrices, size_t n) MUST_CHECK;
-void cpu_muon_free(struct cpu_plan *plan);
-size_t cpu_muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n);
+/* A plan in the device's list, to be filled. */
+enum status cpu_plan_new(struct cpu_device *cpu, enum cpu_plan_kind kind, struct cpu_plan **out) MUST_CHECK;
+void cpu_plan_free(struct device *dev, void *plan);
 
 /* Each sets the operations of its file. */
 void cpu_matrix_ops(struct device_ops *ops); /* cpu_ops.c */
 void cpu_row_ops(struct device_ops *ops);
 void cpu_vector_ops(struct device_ops *ops);
 void cpu_muon_ops(struct device_ops *ops);
-void cpu_delta_ops(struct device_ops *ops);
 
 #endif
