@@ -35,11 +35,9 @@ struct request {
 static bool needs_package(const struct request *r, const char *folder, char *why, size_t cap)
 {
     struct model_config model;
-    char adapter[FILEIO_PATH_MAX];
     enum status known = hf_config_load(&model, folder, NULL);
     if (r->options.ids) return false;
-    if (run_folder_path(adapter, sizeof adapter, folder, "adapter_config.json", NULL) == STATUS_OK &&
-        file_exists(adapter))
+    if (run_folder_has(folder, "adapter_config.json"))
         snprintf(why, cap, "%.200s holds an adapter and", folder);
     else if (known == STATUS_UNSUPPORTED)
         snprintf(why, cap, "the model in %.200s is none of gpt2 and llama and", folder);

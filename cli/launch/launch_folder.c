@@ -52,12 +52,6 @@ enum status launch_folder_check_init(const struct launch_folder *l, const char *
     return status;
 }
 
-static bool has_file(const struct launch_folder *l, const char *name)
-{
-    char path[FILEIO_PATH_MAX];
-    return run_folder_path(path, sizeof path, l->dir, name, NULL) == STATUS_OK && file_exists(path);
-}
-
 uint64_t launch_folder_workers(const struct launch_folder *l)
 {
     char path[FILEIO_PATH_MAX], line[64], *space;
@@ -70,10 +64,10 @@ enum status launch_folder_take(struct launch_folder *l, uint64_t n_workers, stru
 {
     TRY(run_dir_check_free(l->dir, err));
     l->existing = dir_existing_length(l->dir);
-    l->had_lock = has_file(l, "launch.lock");
-    l->had_served = has_file(l, "lock");
-    l->had_logs = has_file(l, "logs");
-    l->had_workers = has_file(l, "workers");
+    l->had_lock = run_folder_has(l->dir, "launch.lock");
+    l->had_served = run_folder_has(l->dir, "lock");
+    l->had_logs = run_folder_has(l->dir, "logs");
+    l->had_workers = run_folder_has(l->dir, "workers");
     TRY(dir_make(l->dir, err));
     TRY(lock(l, n_workers, err));
     TRY(check_served(l, err));
@@ -93,7 +87,7 @@ static void remove_flat(const struct launch_folder *l, const char *name)
 void launch_folder_undo(const struct launch_folder *l, size_t n_workers)
 {
     char path[FILEIO_PATH_MAX], worker[48];
-    if (has_file(l, "journal")) return;
+    if (run_folder_has(l->dir, "journal")) return;
     if (!l->had_logs) remove_flat(l, "logs");
     for (size_t i = 0; !l->had_workers && i <= n_workers; i++) { /* the folder above them at last */
         snprintf(worker, sizeof worker, i < n_workers ? "workers/worker-%zu" : "workers", i);

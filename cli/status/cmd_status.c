@@ -150,19 +150,6 @@ static enum status status_of_address(const char *address, const struct question 
     return status;
 }
 
-static bool has_file(const char *run, const char *file)
-{
-    char path[FILEIO_PATH_MAX];
-    return run_folder_path(path, sizeof path, run, file, NULL) == STATUS_OK && file_exists(path);
-}
-
-/* Returns true if a live coordinator or atoll launch holds the lock. */
-static bool is_locked(const char *run, const char *lock)
-{
-    char path[FILEIO_PATH_MAX];
-    return run_folder_path(path, sizeof path, run, lock, NULL) == STATUS_OK && file_is_locked(path);
-}
-
 /* Copies `from`'s value of `key` to the key `to` of the status. */
 static void copy(json_t *status, const char *to, json_t *from, const char *key)
 {
@@ -229,11 +216,11 @@ static enum status explain_no_answer(const struct question *q, bool coordinator_
             "the coordinator of %s did not answer within %s: it is busy, suspended or unreachable; try again", q->run,
             units_duration(q->timeout_s).text);
     if (coordinator_here) return err_set(err, STATUS_CLOSED, "the coordinator of %s is starting: try again", q->run);
-    if (is_locked(q->run, "launch.lock"))
+    if (run_folder_locked(q->run, "launch.lock"))
         return err_set(err, STATUS_CLOSED, "atoll launch runs in %s, and its coordinator is restarting: try again",
                        q->run);
-    if (has_file(q->run, "launch.lock")) return report_stopped(q, "atoll launch", out, err);
-    if (has_file(q->run, "lock")) return report_stopped(q, "atoll-coordinator", out, err);
+    if (run_folder_has(q->run, "launch.lock")) return report_stopped(q, "atoll launch", out, err);
+    if (run_folder_has(q->run, "lock")) return report_stopped(q, "atoll-coordinator", out, err);
     return err_set(err, STATUS_NOTFOUND,
                    "%s is not a run folder: give the --dir of a run, or a join line tcp://HOST:PORT/SERVERKEY/SECRET",
                    q->run);
@@ -295,7 +282,7 @@ static enum status status_of_run(struct question *q, json_t **out, struct err *e
     if (run_folder_read_line(path, q->run_id, sizeof q->run_id, NULL) != STATUS_OK)
         q->run_id[0] = 0; /* without an id the answer is not checked */
     TRY(run_folder_path(path, sizeof path, q->run, "summary.json", err));
-    bool coordinator_here = is_locked(q->run, "lock");
+    bool coordinator_here = run_folder_locked(q->run, "lock");
     if (!coordinator_here && file_exists(path)) return read_summary(q, path, out, err);
     enum status known = address_of_run(q, address, sizeof address, err), asked = STATUS_CLOSED;
     /* Without a coordinator, the progress of the run is more useful than the error of a damaged address. */
@@ -310,7 +297,7 @@ static enum status status_of_run(struct question *q, json_t **out, struct err *e
     if (asked == STATUS_OK) return asked;
     /* The run may have finished meanwhile. The coordinator writes the summary before it releases the lock, so check the
      * lock first. */
-    coordinator_here = is_locked(q->run, "lock");
+    coordinator_here = run_folder_locked(q->run, "lock");
     if (file_exists(path)) return read_summary(q, path, out, err);
     return asked == STATUS_CLOSED ? explain_no_answer(&now, coordinator_here, known == STATUS_OK, out, err)
                                   : asked; /* a refusal has its own reason */
