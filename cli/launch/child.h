@@ -12,6 +12,7 @@
 #include <sys/types.h>
 
 #include "common/base/status.h"
+#include "common/os/fileio.h"
 
 enum { CHILD_ARGS_MAX = 160, CHILD_LINE_MAX = 4096, CHILD_ERROR_MAX = 512 };
 
@@ -27,7 +28,7 @@ struct child {
     char prefix[32]; /* prefix of its lines on the terminal: "[w3] " */
     bool shown;      /* print its lines on the terminal */
 
-    const char *ready_path; /* file that it writes when it is ready; NULL: none; borrowed */
+    char ready_path[FILEIO_PATH_MAX]; /* of a relay: file that it writes when it is ready */
 
     const char *env_name; /* environment variable set for this child; NULL: none */
     uint32_t env_value;

@@ -63,10 +63,8 @@ uint64_t launch_folder_workers(const struct launch_folder *l)
 enum status launch_folder_take(struct launch_folder *l, uint64_t n_workers, struct err *err)
 {
     TRY(run_dir_check_free(l->dir, err));
-    l->existing = dir_existing_length(l->dir);
+    run_dir_look(&l->before, l->dir);
     l->had_lock = run_folder_has(l->dir, "launch.lock");
-    l->had_served = run_folder_has(l->dir, "lock");
-    l->had_logs = run_folder_has(l->dir, "logs");
     l->had_workers = run_folder_has(l->dir, "workers");
     TRY(dir_make(l->dir, err));
     TRY(lock(l, n_workers, err));
@@ -76,26 +74,19 @@ enum status launch_folder_take(struct launch_folder *l, uint64_t n_workers, stru
     return STATUS_OK;
 }
 
-static void remove_flat(const struct launch_folder *l, const char *name)
-{
-    char path[FILEIO_PATH_MAX];
-    struct err err;
-    if (run_folder_path(path, sizeof path, l->dir, name, &err) != STATUS_OK || dir_remove_flat(path, &err) != STATUS_OK)
-        log_warn("%s", err.msg);
-}
-
 void launch_folder_undo(const struct launch_folder *l, size_t n_workers)
 {
     char path[FILEIO_PATH_MAX], worker[48];
+    struct err err = {0};
     if (run_folder_has(l->dir, "journal")) return;
-    if (!l->had_logs) remove_flat(l, "logs");
     for (size_t i = 0; !l->had_workers && i <= n_workers; i++) { /* the folder above them at last */
         snprintf(worker, sizeof worker, i < n_workers ? "workers/worker-%zu" : "workers", i);
-        remove_flat(l, worker);
+        if (run_folder_path(path, sizeof path, l->dir, worker, &err) != STATUS_OK ||
+            dir_remove_flat(path, &err) != STATUS_OK)
+            log_warn("%s", err.msg);
     }
-    if (!l->had_served && run_folder_path(path, sizeof path, l->dir, "lock", NULL) == STATUS_OK) unlink(path);
     if (!l->had_lock && run_folder_path(path, sizeof path, l->dir, "launch.lock", NULL) == STATUS_OK) unlink(path);
-    dir_remove_made(l->dir, l->existing);
+    run_dir_undo(&l->before, l->dir);
 }
 
 void launch_folder_release(struct launch_folder *l)

@@ -35,11 +35,8 @@
 enum { SUPERVISOR_WORKERS_MAX = 256, SUPERVISOR_ADDRESS_MAX = 512 };
 
 struct supervisor {
-    struct child coordinator;
-    struct child *workers; /* [n_workers], allocated by the caller */
-    size_t n_workers;
-    struct child *relays; /* [n_relays], allocated by the caller */
-    size_t n_relays;
+    struct child children[1 + 2 * SUPERVISOR_WORKERS_MAX]; /* [n]: the coordinator, the workers, their relays */
+    size_t n, n_workers;
     const char *address_path; /* file with the join address, written by the coordinator */
     bool show_join_line;      /* print the last line of that file once, if stdout is a terminal */
     const char *lock_path;    /* file that launch locked in the run folder */
