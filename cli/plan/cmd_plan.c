@@ -21,6 +21,7 @@ struct verb {
     const char *link;
     double step_s;
     bool json, only, measure;
+    double *ends_s; /* of each round, with --json */
     struct progress progress;
     struct link_spec links[PLAN_WORKERS_MAX];
     struct plan plan;
@@ -77,10 +78,10 @@ static json_t *run_json(const struct plan *p, uint32_t workers)
     return o;
 }
 
-static json_t *ends_json(const struct plan_run *r)
+static json_t *ends_json(const struct verb *v)
 {
     json_t *list = json_array();
-    for (uint64_t i = 0; i < r->rounds; i++) json_array_append_new(list, json_real(r->ends_s[i]));
+    for (uint64_t i = 0; i < v->plan.run.rounds; i++) json_array_append_new(list, json_real(v->ends_s[i]));
     return list;
 }
 
@@ -185,8 +186,13 @@ static void print_choice(const struct verb *v)
 
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
 
-static enum status links_of(struct verb *v, struct err *err)
+static enum status check(struct verb *v, struct err *err)
 {
+    if (!(v->step_s >= 0 && v->step_s < 1e6))
+        return err_set(err, STATUS_INVALID, "--step-seconds is %g: give seconds of an inner step, above 0", v->step_s);
+    if (!v->workers || v->workers > PLAN_WORKERS_MAX)
+        return err_set(err, STATUS_INVALID, "--workers is %" PRIu64 ": give 1 to %d", v->workers, PLAN_WORKERS_MAX);
+    if (v->measure) return STATUS_OK;
     if (!v->link)
         return err_set(err, STATUS_INVALID,
                        "--link is missing: give the workers' link, such as --link 100mbit,rtt=50ms (atoll probe JOIN "
@@ -194,24 +200,11 @@ static enum status links_of(struct verb *v, struct err *err)
     return link_specs_parse(v->links, v->workers, v->link, err);
 }
 
-static enum status check(struct verb *v, const struct options *o, struct err *err)
-{
-    if (!(v->step_s >= 0 && v->step_s < 1e6))
-        return err_set(err, STATUS_INVALID, "--step-seconds is %g: give seconds of an inner step, above 0", v->step_s);
-    struct config config;
-    struct plan_request request = {.path = o->n_args ? o->args[0] : NULL, .options = o, .workers = 1};
-    TRY(plan_config(&config, &request, NULL, err));
-    if (!v->workers) v->workers = 2;
-    if (v->workers > PLAN_WORKERS_MAX)
-        return err_set(err, STATUS_INVALID, "--workers is %" PRIu64 ": give 1 to %d", v->workers, PLAN_WORKERS_MAX);
-    return v->measure ? STATUS_OK : links_of(v, err);
-}
-
 static enum status run(struct options *o, void *ctx, struct err *err)
 {
     struct verb *v = ctx;
     static const struct plan_changes none;
-    TRY(check(v, o, err));
+    TRY(check(v, err));
     struct plan_request request = {.path = o->n_args ? o->args[0] : NULL,
                                    .options = o,
                                    .workers = (uint32_t)v->workers,
@@ -234,7 +227,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
         return STATUS_OK;
     }
     progress_show(&v->progress, "planning this configuration");
-    TRY(plan_make(&v->plan, &request, &none, err));
+    TRY(plan_make(&v->plan, &request, &none, v->json ? &v->ends_s : NULL, err));
     progress_end(&v->progress);
     if (!v->json) print_plan(v);
     fflush(stdout);
@@ -243,7 +236,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     if (!v->json && !v->only) print_choice(v);
     if (!v->json) return STATUS_OK;
     json_t *root = json_object(), *plan = run_json(&v->plan, (uint32_t)v->workers);
-    json_object_set_new(plan, "round_ends_s", ends_json(&v->plan.run));
+    json_object_set_new(plan, "round_ends_s", ends_json(v));
     json_object_set_new(root, "plan", plan);
     print_json(v->only ? root : choice_json(v, root));
     return STATUS_OK;
@@ -262,6 +255,7 @@ int cmd_plan(int argc, char **argv)
 {
     struct verb *v = mem_alloc(1, sizeof *v);
     if (!v) return fprintf(stderr, "atoll: out of memory\n"), EXIT_FAILED;
+    v->workers = 2;
     const struct option_spec specs[] = {
         {"workers", OPTION_COUNT, &v->workers, "N", "number of workers (default 2)"},
         {"link", OPTION_TEXT, &v->link, "SPEC",
@@ -284,8 +278,7 @@ int cmd_plan(int argc, char **argv)
         .settings_allowed = true,
     };
     int code = options_main(&o, argc, argv, run_and_erase, v);
-    plan_finish(&v->plan);
-    plan_choice_finish(&v->choice);
+    mem_free(v->ends_s);
     mem_free(v);
     return code;
 }

@@ -13,16 +13,15 @@ struct plan_neighbour {
 };
 
 struct plan_choice {
-    struct plan_neighbour *neighbours; /* [n] */
+    struct plan_neighbour neighbours[PLAN_NEIGHBOURS_MAX]; /* [n] */
     uint32_t n;
     struct plan_changes changes; /* the recommended settings; n 0: keep the configuration */
-    struct plan recommended;     /* their plan without the ends of rounds, if changes.n */
+    struct plan recommended;     /* their plan, if changes.n */
     char reason[PLAN_REASON_MAX];
 };
 
 /* Plans all neighbours of `base` and chooses. Neighbours that the configuration does not allow are left out. */
 enum status plan_choose(struct plan_choice *choice, const struct plan *base, const struct plan_request *request,
                         struct err *err) MUST_CHECK;
-void plan_choice_finish(struct plan_choice *choice);
 
 #endif
