@@ -389,24 +389,25 @@ static enum status run(struct options *o, void *ctx, struct err *err)
 
 int cmd_launch(int argc, char **argv)
 {
-    struct launch *l = mem_alloc(1, sizeof *l);
-    if (!l) return fprintf(stderr, "atoll: out of memory\n"), EXIT_FAILED;
-    *l = (struct launch){.folder = {.resume.how = "auto", .lock_fd = -1}, .max_restarts = 10, .stop_timeout_s = 60};
-    l->supervisor.signal_fd = -1;
-    child_init(&l->supervisor.children[l->supervisor.n++], "coordinator", "", true);
+    static struct launch l; /* large */
+    l.folder.resume.how = "auto";
+    l.folder.lock_fd = l.supervisor.signal_fd = -1;
+    l.max_restarts = 10;
+    l.stop_timeout_s = 60;
+    child_init(&l.supervisor.children[l.supervisor.n++], "coordinator", "", true);
     const struct option_spec specs[] = {
-        {"workers", OPTION_COUNT, &l->n_workers, "N", "number of worker processes; without CONFIG as before"},
-        {"dir", OPTION_TEXT, &l->folder.dir, "RUN", "run folder; created if missing"},
-        {"resume", OPTION_TEXT, &l->folder.resume.how, "HOW", RESUME_HELP},
-        {"change", OPTION_TEXTS, &l->changes, "KEY=VALUE",
+        {"workers", OPTION_COUNT, &l.n_workers, "N", "number of worker processes; without CONFIG as before"},
+        {"dir", OPTION_TEXT, &l.folder.dir, "RUN", "run folder; created if missing"},
+        {"resume", OPTION_TEXT, &l.folder.resume.how, "HOW", RESUME_HELP},
+        {"change", OPTION_TEXTS, &l.changes, "KEY=VALUE",
          "give the run another value from here on: see atoll-coordinator --help"},
-        {"max-restarts", OPTION_COUNT, &l->max_restarts, "N", "restarts in total before launch gives up (default 10)"},
-        {"stop-timeout", OPTION_REAL, &l->stop_timeout_s, "S", "seconds from Ctrl-C to SIGKILL (default 60)"},
-        {"link", OPTION_TEXT, &l->link, "SPEC",
+        {"max-restarts", OPTION_COUNT, &l.max_restarts, "N", "restarts in total before launch gives up (default 10)"},
+        {"stop-timeout", OPTION_REAL, &l.stop_timeout_s, "S", "seconds from Ctrl-C to SIGKILL (default 60)"},
+        {"link", OPTION_TEXT, &l.link, "SPEC",
          "put a slow link between each worker and the coordinator; one SPEC for\n"
          "                           all, or one each, joined by ;. Like 100mbit,rtt=50ms: see atoll relay --help.\n"
          "                           Not modelled: packet loss, and TCP's slow start over the long path"},
-        {"quiet", OPTION_FLAG, &l->quiet, NULL, "do not print the workers' lines; their logs keep them"},
+        {"quiet", OPTION_FLAG, &l.quiet, NULL, "do not print the workers' lines; their logs keep them"},
     };
     struct options o = {
         .program = "atoll launch",
@@ -423,8 +424,7 @@ int cmd_launch(int argc, char **argv)
         .settings_allowed = true,
         .resumable = true,
     };
-    int code = options_main(&o, argc, argv, run, l);
-    launch_finish(l, code);
-    mem_free(l);
+    int code = options_main(&o, argc, argv, run, &l);
+    launch_finish(&l, code);
     return code;
 }

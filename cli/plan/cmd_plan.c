@@ -253,18 +253,17 @@ static enum status run_and_erase(struct options *o, void *ctx, struct err *err)
 
 int cmd_plan(int argc, char **argv)
 {
-    struct verb *v = mem_alloc(1, sizeof *v);
-    if (!v) return fprintf(stderr, "atoll: out of memory\n"), EXIT_FAILED;
-    v->workers = 2;
+    static struct verb v; /* large */
+    v.workers = 2;
     const struct option_spec specs[] = {
-        {"workers", OPTION_COUNT, &v->workers, "N", "number of workers (default 2)"},
-        {"link", OPTION_TEXT, &v->link, "SPEC",
+        {"workers", OPTION_COUNT, &v.workers, "N", "number of workers (default 2)"},
+        {"link", OPTION_TEXT, &v.link, "SPEC",
          "link of every worker, or of each, separated by ';': as of atoll launch --link"},
-        {"step-seconds", OPTION_REAL, &v->step_s, "S", "time of an inner step (default: measured here, at least 2 s)"},
-        {"params", OPTION_COUNT, &v->params, "N", "trained parameters of a model.family external"},
-        {"json", OPTION_FLAG, &v->json, NULL, "print JSON, with the end of every round"},
-        {"only", OPTION_FLAG, &v->only, NULL, "plan this configuration alone, not its neighbours"},
-        {"measure", OPTION_FLAG, &v->measure, NULL, "measure an inner step on this machine, print it and end"},
+        {"step-seconds", OPTION_REAL, &v.step_s, "S", "time of an inner step (default: measured here, at least 2 s)"},
+        {"params", OPTION_COUNT, &v.params, "N", "trained parameters of a model.family external"},
+        {"json", OPTION_FLAG, &v.json, NULL, "print JSON, with the end of every round"},
+        {"only", OPTION_FLAG, &v.only, NULL, "plan this configuration alone, not its neighbours"},
+        {"measure", OPTION_FLAG, &v.measure, NULL, "measure an inner step on this machine, print it and end"},
     };
     struct options o = {
         .program = "atoll plan",
@@ -277,8 +276,7 @@ int cmd_plan(int argc, char **argv)
         .args_max = 1,
         .settings_allowed = true,
     };
-    int code = options_main(&o, argc, argv, run_and_erase, v);
-    mem_free(v->ends_s);
-    mem_free(v);
+    int code = options_main(&o, argc, argv, run_and_erase, &v);
+    mem_free(v.ends_s);
     return code;
 }
