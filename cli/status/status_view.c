@@ -59,9 +59,10 @@ static const char *comma(const struct line *line)
     return line->used ? ", " : "";
 }
 
-/* Where the lines go, and the width of the terminal; 0: no limit. */
+/* Where the lines go, what ends them, and the width of the terminal; 0: no limit. */
 struct page {
     FILE *out;
+    const char *end;
     int width;
 };
 
@@ -83,14 +84,14 @@ static void print(const struct page *page, const char *label, const struct line 
         size_t n = strcspn(word, " ");
         int columns = width_of(word, n) + 1;
         if (page->width && at + columns > page->width && at > LABEL_WIDTH) {
-            fprintf(page->out, "\n%*s", LABEL_WIDTH, "");
+            fprintf(page->out, "%s%*s", page->end, LABEL_WIDTH, "");
             at = LABEL_WIDTH;
         }
         fprintf(page->out, " %.*s", (int)n, word);
         at += columns;
         word += n + strspn(word + n, " ");
     }
-    fprintf(page->out, "\n");
+    fputs(page->end, page->out);
 }
 
 /* "5 workers", "1 worker". */
@@ -172,7 +173,7 @@ static void print_bytes(const json_t *o, const struct page *page)
     if (sent.used && ddp > 0) add(&sent, "; ddp would send %s", units_bytes(ddp).text);
     print(page, "sent", &sent);
     add_bytes(&others, o, "other_bytes_up", "other_bytes_down");
-    if (others.used) fprintf(page->out, "besides the run: %s (probes, status, strangers)\n", others.text);
+    if (others.used) fprintf(page->out, "besides the run: %s (probes, status, strangers)%s", others.text, page->end);
 }
 
 /* async: merged deltas by the rounds that they were behind. */
@@ -284,7 +285,7 @@ static void print_cells(const struct row *row, const int widths[COLUMNS], const 
         pad = widths[c] + 2 - width + (width ? 0 : pad);
         at += widths[c] + 2;
     }
-    fprintf(page->out, "\n");
+    fputs(page->end, page->out);
 }
 
 static void print_workers(const json_t *o, const struct page *page)
@@ -308,7 +309,7 @@ static void print_workers(const json_t *o, const struct page *page)
         if (widths[c] && widths[c] < title) widths[c] = title;
     }
     if (!known) return;
-    fprintf(page->out, "\n");
+    fputs(page->end, page->out);
     print_cells(&head, widths, page);
     json_array_foreach(workers, i, worker)
     {
@@ -318,15 +319,15 @@ static void print_workers(const json_t *o, const struct page *page)
     if (number(o, "workers_gone") > 0) add(&others, "%.0f left", number(o, "workers_gone"));
     if (number(o, "workers_not_listed") > 0)
         add(&others, "%s%.0f more", comma(&others), number(o, "workers_not_listed"));
-    if (others.used) fprintf(page->out, "(%s)\n", others.text);
+    if (others.used) fprintf(page->out, "(%s)%s", others.text, page->end);
 }
 
 /* --- interface ---------------------------------------------------------------------------------------------------- */
 
-void status_view_print(const json_t *o, unsigned width, FILE *out)
+void status_view_print(const json_t *o, unsigned width, const char *end, FILE *out)
 {
     struct line line = {0};
-    const struct page page = {out, (int)width};
+    const struct page page = {out, end, (int)width};
     double utilization = number(o, "utilization");
     print_run(o, &page);
     print_state(o, &page);
