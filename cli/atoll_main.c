@@ -133,6 +133,7 @@ int main(int argc, char **argv)
     const char *name = argv[1];
     const struct verb *verb = find(name);
     if (verb) {
+        package_keep_words(argc - 1, argv + 1);
         int code = verb->run(argc - 1, argv + 1);
         return verb->ignore_stdout ? code : std_streams_close(code);
     }

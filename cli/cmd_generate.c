@@ -6,7 +6,6 @@
 #include "cli/package_verb.h"
 #include "cli/verbs.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
 #include "common/base/text.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
@@ -27,7 +26,6 @@ struct request {
     uint64_t n_tokens, threads;
     struct generate_options options;
     const char *tokenizer; /* for atoll-generate; NULL: the checkpoint's */
-    char **words;          /* the command line, for atoll-generate */
 };
 
 /* Writes why atoll-generate of the Python package must generate this text; false: no need. It calls `atoll generate`
@@ -66,7 +64,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     bool recorded;
     TRY(run_folder_check(folder, &recorded, &checked, err));
     if (*run_folder_age(folder, age, sizeof age)) log_info("reading %s", age);
-    if (needs_package(r, folder, why, sizeof why)) return package_take("generate", r->words, why, err);
+    if (needs_package(r, folder, why, sizeof why)) return package_take("generate", why, err);
     if (!recorded) log_info("%s: %s", folder, checked);
     r->options.n_tokens = (uint32_t)r->n_tokens;
     r->options.threads = (int)r->threads;
@@ -77,12 +75,10 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     return STATUS_OK;
 }
 
-static int generate_main(int argc, char **argv, char **words)
+int cmd_generate(int argc, char **argv)
 {
-    struct request r = {.n_tokens = 256,
-                        .threads = 1,
-                        .options = {.temperature = 0.8, .seed = 1, .on_cpu = "--device cpu"},
-                        .words = words};
+    struct request r = {
+        .n_tokens = 256, .threads = 1, .options = {.temperature = 0.8, .seed = 1, .on_cpu = "--device cpu"}};
     const struct option_spec specs[] = {
         {"prompt", OPTION_TEXT, &r.options.prompt, "TEXT", "start of the text (default: a newline)"},
         {"ids", OPTION_TEXT, &r.options.ids, "'1 2 3'", "start as token numbers; the output is numbers too"},
@@ -110,12 +106,4 @@ static int generate_main(int argc, char **argv, char **words)
         .args_max = 1,
     };
     return options_main(&o, argc, argv, run, &r);
-}
-
-int cmd_generate(int argc, char **argv)
-{
-    char **words = package_words(argc, argv);
-    int code = words ? generate_main(argc, argv, words) : options_fail("atoll", &(struct err){.code = STATUS_NOMEM});
-    mem_free(words);
-    return code;
 }
