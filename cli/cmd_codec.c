@@ -54,7 +54,7 @@ static enum status run_test(const char *spec, const struct choices *c, struct er
     if (!(c->seconds >= 0 && c->seconds <= SECONDS_MAX))
         return err_set(err, STATUS_INVALID, "--seconds is %g: give 0 to %d", c->seconds, SECONDS_MAX);
     TRY(c->file ? codec_input_file(&in, c->file, c->minus, err) : codec_input_noise(&in, (size_t)c->params, err));
-    enum status status = codec_measure(spec, &in, c->seconds, &figures, err);
+    enum status status = codec_measure(spec, &in, CODEC_MEASURE_WORKERS, c->seconds, &figures, err);
     size_t n = in.n;
     codec_input_finish(&in);
     if (status != STATUS_OK) return status;

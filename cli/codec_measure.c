@@ -123,39 +123,19 @@ static enum status run_all(struct bench *b, double seconds, struct codec_figures
     return STATUS_OK;
 }
 
-static enum status report_failure(enum status status, const char *spec, size_t n, const struct err *inner,
-                                  struct err *err)
-{
-    if (status == STATUS_OK) return status;
-    if (inner->msg[0]) return err_set(err, status, "%s", inner->msg);
-    return err_set(err, status, "codec \"%.64s\" on %zu values: %s", spec, n, status_text(status));
-}
-
-enum status codec_measure(const char *spec, const struct codec_input *in, double seconds, struct codec_figures *figures,
-                          struct err *err)
+enum status codec_measure(const char *spec, const struct codec_input *in, unsigned workers, double seconds,
+                          struct codec_figures *figures, struct err *err)
 {
     struct bench b = {0};
     struct err inner = {0};
     *figures = (struct codec_figures){0};
-    enum status status = prepare(&b, spec, in, CODEC_MEASURE_WORKERS, &inner);
+    enum status status = prepare(&b, spec, in, workers, &inner);
     if (status == STATUS_OK) {
         snprintf(figures->spec, sizeof figures->spec, "%s", codec_spec(b.codec));
         status = run_all(&b, seconds, figures);
     }
     finish(&b);
-    return report_failure(status, spec, in->n, &inner, err);
-}
-
-enum status codec_measure_merge(const char *spec, const struct codec_input *in, unsigned workers, double seconds,
-                                double *gbps, struct err *err)
-{
-    struct bench b = {0};
-    struct err inner = {0};
-    double best = 1;
-    enum status status = prepare(&b, spec, in, workers, &inner);
-    if (status == STATUS_OK) memset(b.acc, 0, in->n * sizeof *b.acc);
-    if (status == STATUS_OK) status = repeat(&b, merge, seconds, &best);
-    finish(&b);
-    if (status == STATUS_OK) *gbps = (double)in->n * sizeof(float) / best * 1e-9;
-    return report_failure(status, spec, in->n, &inner, err);
+    if (status == STATUS_OK) return status;
+    if (inner.msg[0]) return err_set(err, status, "%s", inner.msg);
+    return err_set(err, status, "codec \"%.64s\" on %zu values: %s", spec, in->n, status_text(status));
 }

@@ -13,20 +13,16 @@ struct codec_figures {
     double bound_bits; /* codec_bound_bits */
     double rel_error;  /* |x - decoded| / |x| in Euclidean norms; 0 if x is all zeros */
     double encode_gbps;
-    double decode_merge_gbps; /* CODEC_MEASURE_WORKERS payloads checked and merged part by part; each counts 4 bytes per
-                                 value */
+    double
+        decode_merge_gbps; /* payloads of all workers checked and merged part by part; each counts 4 bytes per value */
 };
 
 enum { CODEC_MEASURE_WORKERS = 4, CODEC_MEASURE_WORKERS_MAX = 64 };
 
-/* Measures each of the two speeds for at least `seconds` of CPU time. INVALID, UNSUPPORTED, NOMEM, or the error of the
- * codec. */
-enum status codec_measure(const char *spec, const struct codec_input *in, double seconds, struct codec_figures *figures,
-                          struct err *err) MUST_CHECK;
-/* Measures the merge of `workers` payloads (1 .. CODEC_MEASURE_WORKERS_MAX). *gbps: GB/s of parameters at 4 bytes per
- * parameter, counted once for all workers. */
-enum status codec_measure_merge(const char *spec, const struct codec_input *in, unsigned workers, double seconds,
-                                double *gbps, struct err *err) MUST_CHECK;
+/* Measures each of the two speeds for at least `seconds` of CPU time, with 1 .. CODEC_MEASURE_WORKERS_MAX workers.
+ * INVALID, UNSUPPORTED, NOMEM, or the error of the codec. */
+enum status codec_measure(const char *spec, const struct codec_input *in, unsigned workers, double seconds,
+                          struct codec_figures *figures, struct err *err) MUST_CHECK;
 /* CPU seconds of this thread. */
 double codec_measure_clock(void);
 
