@@ -19,7 +19,7 @@
 #include "common/os/fileio.h"
 
 /* READS_MAX: four times the capacity of a pipe, so that the last output of an ended child is read completely. */
-enum { CODE_SIGNAL = 128, CODE_EXEC_FAILED = 127, READS_MAX = 16 };
+enum { CODE_EXEC_FAILED = 127, READS_MAX = 16 };
 
 void child_init(struct child *child, const char *name, const char *prefix, bool shown)
 {
@@ -187,7 +187,7 @@ bool child_reap(struct child *child)
     if (waitid(P_PID, (id_t)child->pid, &info, WEXITED | WNOHANG | WNOWAIT) || info.si_pid != child->pid) return false;
     kill(-child->pid, SIGKILL); /* kill its own children before waitpid frees the group's number */
     if (waitpid(child->pid, &wait_status, 0) != child->pid) return false;
-    child->code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : CODE_SIGNAL + WTERMSIG(wait_status);
+    child->code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : CHILD_SIGNALLED + WTERMSIG(wait_status);
     if (child->pipe_fd >= 0) {
         child_read(child);
         close(child->pipe_fd);
@@ -204,15 +204,10 @@ void child_signal(const struct child *child, int sig)
     if (child->state == CHILD_RUNNING) kill(child->pid, sig);
 }
 
-bool child_killed_by(const struct child *child, int sig)
-{
-    return child->state == CHILD_ENDED && child->code == CODE_SIGNAL + sig;
-}
-
 const char *child_ending(int code, char *out, size_t cap)
 {
-    if (code > CODE_SIGNAL)
-        snprintf(out, cap, "was killed by signal %d (%s)", code - CODE_SIGNAL, strsignal(code - CODE_SIGNAL));
+    if (code > CHILD_SIGNALLED)
+        snprintf(out, cap, "was killed by signal %d (%s)", code - CHILD_SIGNALLED, strsignal(code - CHILD_SIGNALLED));
     else
         snprintf(out, cap, "exited with code %d", code == EXIT_PERMANENT ? EXIT_FAILED : code);
     return out;

@@ -14,7 +14,7 @@
 #include "common/base/status.h"
 #include "common/os/fileio.h"
 
-enum { CHILD_ARGS_MAX = 160, CHILD_LINE_MAX = 4096, CHILD_ERROR_MAX = 512 };
+enum { CHILD_ARGS_MAX = 160, CHILD_LINE_MAX = 4096, CHILD_ERROR_MAX = 512, CHILD_SIGNALLED = 128 };
 
 enum child_state {
     CHILD_IDLE, /* not yet started */
@@ -38,7 +38,7 @@ struct child {
     enum child_state state;
     pid_t pid;
     int pipe_fd, log_fd; /* -1 when closed */
-    int code;            /* exit code, or 128 + signal */
+    int code;            /* exit code, or CHILD_SIGNALLED + signal */
     uint64_t started_us, restart_at_us;
     unsigned failures; /* consecutive failures soon after a start */
 
@@ -66,8 +66,6 @@ bool child_read(struct child *child);
 bool child_reap(struct child *child);
 void child_signal(const struct child *child, int sig);
 
-/* Returns true if this signal ended the child. */
-bool child_killed_by(const struct child *child, int sig);
 /* Writes "exited with code 3" or "was killed by signal 9 (Killed)". Returns out. */
 const char *child_ending(int code, char *out, size_t cap);
 

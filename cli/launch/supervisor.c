@@ -93,15 +93,10 @@ static void stop_all(struct supervisor *s, uint64_t now_us)
 
 static void exit_code_max(struct supervisor *s, int code)
 {
-    /* Severity: failure, wrong usage, resumable, success. */
-    static const int order[] = {EXIT_DONE, EXIT_RESUMABLE, EXIT_USAGE, EXIT_FAILED};
-    int mine = 0, other = 3;
-    for (int i = 0; i < 4; i++) {
-        if (order[i] == s->exit_code) mine = i;
-        if (order[i] == code) other = i;
-    }
-    assert(order[mine] == s->exit_code);
-    if (other > mine) s->exit_code = order[other];
+    static const int worst[] = {EXIT_FAILED, EXIT_USAGE, EXIT_RESUMABLE};
+    int i = 0;
+    while (i < 3 && code != worst[i] && s->exit_code != worst[i]) i++;
+    s->exit_code = i < 3 ? worst[i] : EXIT_DONE;
 }
 
 static void on_signal(struct supervisor *s, int sig, uint64_t now_us)
@@ -156,7 +151,7 @@ static void on_failure(struct supervisor *s, struct child *child, uint64_t now_u
     assert(!s->stopping && child->state == CHILD_ENDED);
     bool quick = now_us - child->started_us < SHORT_LIFE_MS * (uint64_t)1000;
     child->failures = quick ? child->failures + 1 : 1;
-    bool hopeless = child->code < 128 && quick && child->failures >= HOPELESS_FAILURES;
+    bool hopeless = child->code < CHILD_SIGNALLED && quick && child->failures >= HOPELESS_FAILURES;
     if (hopeless || s->restarts >= s->max_restarts) {
         if (hopeless)
             print_line("giving up: %s %s right after its start, %u times in a row", child->name, how, child->failures);
@@ -203,7 +198,7 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
     if (end_if_removed(s)) return;
     bool coordinator = child == s->children;
     /* SIGTERM before the child installed its handler loses nothing and counts as stopped. */
-    bool stopped = child->code == EXIT_RESUMABLE || (s->stopping && child_killed_by(child, SIGTERM));
+    bool stopped = child->code == EXIT_RESUMABLE || (s->stopping && child->code == CHILD_SIGNALLED + SIGTERM);
     if (child->code == EXIT_DONE && is_relay(s, child) && !s->stopping && !s->finished) {
         on_failure(s, child, now_us); /* a relay serves until the other children have ended */
     } else if (child->code == EXIT_DONE || stopped) {
