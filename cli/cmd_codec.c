@@ -88,8 +88,7 @@ int cmd_codec(int argc, char **argv)
             "list: the stages of codec specifications such as int8:256+lz4.\n"
             "test: measure SPEC: bits per value, zeroth-order entropy of codes and positions (a lower bound unless\n"
             "zeros are clustered), relative error, and GB/s per core of fp32 values when encoding and when merging.",
-        .specs = specs,
-        .n_specs = sizeof specs / sizeof *specs,
+        OPTION_SPECS(specs),
         .args_min = 1,
         .args_max = 2,
     };

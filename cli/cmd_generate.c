@@ -100,8 +100,7 @@ int cmd_generate(int argc, char **argv)
             "Tokens are bytes. For a model with a tokenizer, give and read token numbers (--ids), or install the\n"
             "Python package: atoll-generate then takes and writes text, also for other models. To install "
             "it:\n" PACKAGE_INSTALL ".",
-        .specs = specs,
-        .n_specs = sizeof specs / sizeof *specs,
+        OPTION_SPECS(specs),
         .args_min = 1,
         .args_max = 1,
     };

@@ -334,8 +334,7 @@ int cmd_prepare(int argc, char **argv)
             "old shards; a worker that starts later brings other data, and the run refuses it.\n"
             "Options with * are done by atoll-prepare of the Python package, which also reads .jsonl, .gz, .zst and\n"
             ".parquet files, folders, and standard input (-). To install it:\n" PACKAGE_INSTALL ".",
-        .specs = specs,
-        .n_specs = sizeof specs / sizeof *specs,
+        OPTION_SPECS(specs),
         .args_min = 2,
         .args_max = SIZE_MAX,
     };

@@ -136,8 +136,7 @@ int cmd_workers(int argc, char **argv)
         .about =
             "List the workers that may join a run, with their keys. A worker enters the list when it joins with the\n"
             "join line for the first time. atoll revoke takes it out.",
-        .specs = specs,
-        .n_specs = sizeof specs / sizeof *specs,
+        OPTION_SPECS(specs),
         .args_min = 1,
         .args_max = 2,
     };

@@ -8,20 +8,23 @@
 #include "common/tensor/safetensors.h"
 #include "compress/codec_simd.h"
 
+/* The values are one matrix until the caller says more. */
 static enum status allocate(struct codec_input *in, size_t n, size_t n_spans, struct err *err)
 {
     *in = (struct codec_input){.n = n, .n_spans = n_spans};
     in->x = mem_alloc(n, sizeof *in->x);
     in->spans = mem_alloc(n_spans, sizeof *in->spans);
-    if (in->x && in->spans) return STATUS_OK;
-    codec_input_finish(in);
-    return err_set(err, STATUS_NOMEM, "no memory for %zu values", n);
+    if (!in->x || !in->spans) {
+        codec_input_finish(in);
+        return err_set(err, STATUS_NOMEM, "no memory for %zu values", n);
+    }
+    in->spans[0] = (struct codec_span){.count = n, .rows = 1, .cols = n, .ndim = 2};
+    return STATUS_OK;
 }
 
 enum status codec_input_noise(struct codec_input *in, size_t n, struct err *err)
 {
     TRY(allocate(in, n, 1, err));
-    in->spans[0] = (struct codec_span){.count = n, .rows = 1, .cols = n, .ndim = 2};
     rng_normal_fill(1, RNG_TEST, 0, 1e-3f, in->x, n);
     return STATUS_OK;
 }
@@ -36,10 +39,7 @@ static enum status read_raw(struct codec_input *in, const char *path, struct err
         status = err_set(err, STATUS_CORRUPT,
                          "%s: %zu bytes are not a multiple of 4: give raw fp32 or a .safetensors file", path, map.size);
     if (status == STATUS_OK) status = allocate(in, n, 1, err);
-    if (status == STATUS_OK) {
-        in->spans[0] = (struct codec_span){.count = n, .rows = 1, .cols = n, .ndim = 2};
-        memcpy(in->x, map.data, map.size);
-    }
+    if (status == STATUS_OK) memcpy(in->x, map.data, map.size);
     file_map_close(&map);
     return status;
 }

@@ -417,8 +417,7 @@ int cmd_launch(int argc, char **argv)
             "Without CONFIG continue the run in RUN with its settings and as many workers.\n"
             "Each worker gets its own GPUs if there are enough (train.devices auto, cuda or a list); else they share.\n"
             "Output also goes to RUN/logs/.",
-        .specs = specs,
-        .n_specs = sizeof specs / sizeof *specs,
+        OPTION_SPECS(specs),
         .args_min = 0,
         .args_max = 1,
         .settings_allowed = true,

@@ -137,8 +137,7 @@ int cmd_relay(int argc, char **argv)
             "SPEC is none, or words joined by commas: 100mbit (both ways), up=20mbit, down=100mbit, rtt=50ms,\n"
             "jitter=5ms, outage=60s+10s (from 60 s after the start, for 10 s; may repeat). All connections share the\n"
             "rates. Not modelled: packet loss, and TCP's slow start over the long path.",
-        .specs = specs,
-        .n_specs = sizeof specs / sizeof *specs,
+        OPTION_SPECS(specs),
         .args_min = 1,
         .args_max = 1,
     };

@@ -271,8 +271,7 @@ int cmd_plan(int argc, char **argv)
         .about = "Plan a run before it starts: memory, bytes, seconds of a round by part, utilization, time and bytes\n"
                  "of the whole run, also with other methods, H, codecs and overlap, and which of them to choose.\n"
                  "The rounds are computed from rates, delays and measured costs. Faults are left out.",
-        .specs = specs,
-        .n_specs = sizeof specs / sizeof *specs,
+        OPTION_SPECS(specs),
         .args_max = 1,
         .settings_allowed = true,
     };

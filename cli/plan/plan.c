@@ -137,13 +137,11 @@ static enum status read_config(struct config *config, const struct plan_request 
 /* A model of another program is one matrix, as far as its size is known. */
 static enum status external_layout(struct layout *layout, uint64_t params, struct err *err)
 {
-    const uint64_t shape[2] = {(params + 1023) / 1024, 1024};
     if (!params)
         return err_set(err, STATUS_INVALID,
                        "model.family external: its workers define the model: give --params N, the number of "
                        "trained parameters, and --step-seconds");
-    TRY(layout_add(layout, "model", 2, shape, LAYOUT_INIT_ZEROS, 0, LAYOUT_DECAY));
-    return layout_split(layout, 0);
+    return plan_matrix(layout, params);
 }
 
 struct model {

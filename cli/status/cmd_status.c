@@ -423,8 +423,7 @@ int cmd_status(int argc, char **argv)
         .about =
             "Show the state of a run: query its coordinator, or read the folder of a stopped or finished run. WHERE\n"
             "is a file with the join line, - for standard input, or the line itself (default: ATOLL_JOIN).",
-        .specs = specs,
-        .n_specs = sizeof specs / sizeof *specs,
+        OPTION_SPECS(specs),
         .args_max = 1,
     };
     return options_main(&o, argc, argv, run, &q);
