@@ -2,7 +2,6 @@
  * listens, and at the end the totals. */
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -25,14 +24,6 @@ struct relay_command {
     struct transport_address coordinator; /* of --join */
     char kept[RELAY_ADDRESS_MAX];         /* HOST:PORT of an earlier relay with this --join-file; "": none */
 };
-
-static volatile sig_atomic_t stop;
-
-static void on_signal(int number)
-{
-    interrupt_on_signal(number);
-    stop = 1;
-}
 
 /* "-": standard input; otherwise a FIFO, created if missing. The relay holds it open for writing, so that it never
  * ends. */
@@ -105,9 +96,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     if (c->join) TRY(find_coordinator(c, err));
     if (!c->options.listen) c->options.listen = "127.0.0.1:0";
     if (c->control) TRY(open_control(c->control, &c->options.control_fd, err));
-    struct sigaction action = interrupt_action(on_signal);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
+    interrupt_catch();
     log_set_name("relay");
     TRY(relay_create(&relay, &c->options, address, err));
     enum status status = serve(c, relay, address, err);
@@ -117,7 +106,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
 
 int cmd_relay(int argc, char **argv)
 {
-    struct relay_command c = {.options = {.control_fd = -1, .stop = &stop}};
+    struct relay_command c = {.options.control_fd = -1};
     const struct option_spec specs[] = {
         {"to", OPTION_TEXT, &c.options.to, "HOST:PORT", "pass connections on to this address"},
         {"join", OPTION_TEXT, &c.join, "JOIN", "pass on to this coordinator: a run folder, or a file with a join line"},
