@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/codec_input.h"
 #include "cli/codec_measure.h"
 #include "cli/verbs.h"
 #include "common/config/options.h"

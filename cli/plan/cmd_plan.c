@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "cli/plan/plan.h"
-#include "cli/plan/plan_choice.h"
 #include "cli/verbs.h"
 #include "common/base/mem.h"
 #include "common/base/units.h"

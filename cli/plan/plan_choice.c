@@ -1,10 +1,9 @@
-#include "cli/plan/plan_choice.h"
-
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/plan/plan.h"
 #include "common/base/units.h"
 #include "common/config/config.h"
 

@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/codec_input.h"
 #include "cli/codec_measure.h"
 #include "common/base/mem.h"
 #include "common/config/config.h"
