@@ -39,18 +39,19 @@ void child_finish(struct child *child)
     child->argc = 0;
 }
 
-enum status child_arg(struct child *child, const char *fmt, ...)
+void child_arg(struct child *child, const char *fmt, ...)
 {
     char word[2048];
     va_list args;
     va_start(args, fmt);
     int n = vsnprintf(word, sizeof word, fmt, args);
     va_end(args);
-    if (n >= (int)sizeof word || child->argc == CHILD_ARGS_MAX) return STATUS_LIMIT;
-    child->argv[child->argc] = mem_strdup(word);
-    if (!child->argv[child->argc]) return STATUS_NOMEM;
-    child->argv[++child->argc] = NULL;
-    return STATUS_OK;
+    if (n >= (int)sizeof word || child->argc == CHILD_ARGS_MAX)
+        child->args = STATUS_LIMIT;
+    else if (!(child->argv[child->argc] = mem_strdup(word)))
+        child->args = STATUS_NOMEM;
+    else
+        child->argv[++child->argc] = NULL;
 }
 
 enum status child_log_open(struct child *child, const char *logs, struct err *err)
@@ -95,7 +96,7 @@ static int exec_result(int fd)
 enum status child_start(struct child *child, uint64_t now_us, struct err *err)
 {
     int out[2], result[2];
-    assert(child->state != CHILD_RUNNING && child->pid < 0 && child->argc > 0);
+    assert(child->state != CHILD_RUNNING && child->pid < 0 && child->argc > 0 && child->args == STATUS_OK);
     if (pipe2(out, O_CLOEXEC)) return err_set(err, STATUS_IO, "cannot create a pipe: %s", strerror(errno));
     if (pipe2(result, O_CLOEXEC)) {
         close(out[0]), close(out[1]);

@@ -34,6 +34,7 @@ struct child {
     uint32_t env_value;
     char *argv[CHILD_ARGS_MAX + 1]; /* owned; argv[0] is the program's path */
     size_t argc;
+    enum status args; /* OK: the command line is complete; otherwise LIMIT, NOMEM */
 
     enum child_state state;
     pid_t pid;
@@ -52,8 +53,8 @@ struct child {
 void child_init(struct child *child, const char *name, const char *prefix, bool shown);
 /* Closes descriptors and frees the command line; a running process continues. */
 void child_finish(struct child *child);
-/* Appends one word to the command line. LIMIT, NOMEM. */
-enum status child_arg(struct child *child, const char *fmt, ...) __attribute__((format(printf, 2, 3))) MUST_CHECK;
+/* Appends one word to the command line. A failure stays in child->args. */
+void child_arg(struct child *child, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Opens LOGS/NAME.log for appending. LIMIT, IO. */
 enum status child_log_open(struct child *child, const char *logs, struct err *err) MUST_CHECK;

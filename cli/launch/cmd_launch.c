@@ -16,7 +16,6 @@
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
 #include "common/config/config.h"
 #include "common/config/config_keys.h"
 #include "common/config/config_resolve.h"
@@ -86,63 +85,60 @@ static uint64_t min_workers(const struct launch *l)
     return keep ? begun.coordinator.min_workers : l->n_workers;
 }
 
-static enum status coordinator_build(struct launch *l, const struct options *o)
+static void coordinator_build(struct launch *l, const struct options *o)
 {
     struct child *child = &l->supervisor.children[0];
-    TRY(child_arg(child, "%s/atoll-coordinator", l->bin_dir));
-    TRY(child_arg(child, "%s", l->config_path));
-    TRY(child_arg(child, "--dir=%s", l->folder.dir)); /* `=` because the folder may begin with a dash */
-    for (size_t i = 0; i < l->changes.n; i++) TRY(child_arg(child, "--change=%s", l->changes.texts[i]));
-    for (size_t i = 0; i < o->n_settings; i++) TRY(child_arg(child, "%s", o->settings[i]));
+    child_arg(child, "%s/atoll-coordinator", l->bin_dir);
+    child_arg(child, "%s", l->config_path);
+    child_arg(child, "--dir=%s", l->folder.dir); /* `=` because the folder may begin with a dash */
+    for (size_t i = 0; i < l->changes.n; i++) child_arg(child, "--change=%s", l->changes.texts[i]);
+    for (size_t i = 0; i < o->n_settings; i++) child_arg(child, "%s", o->settings[i]);
     if (source_of(l, offsetof(struct config, coordinator.min_workers)) == CONFIG_DEFAULT)
-        TRY(child_arg(child, "--coordinator.min_workers=%" PRIu64, min_workers(l)));
+        child_arg(child, "--coordinator.min_workers=%" PRIu64, min_workers(l));
     /* All processes run on this machine, so a free port is chosen unless the configuration sets one. */
     if (source_of(l, offsetof(struct config, coordinator.listen)) == CONFIG_DEFAULT)
-        TRY(child_arg(child, "--coordinator.listen=tcp://127.0.0.1:*"));
-    return STATUS_OK;
+        child_arg(child, "--coordinator.listen=tcp://127.0.0.1:*");
 }
 
 /* The relay writes a join file (mode 0600, because the join line is a secret), with which its worker joins. */
-static enum status relay_build(struct launch *l, size_t i, const struct child *worker)
+static void relay_build(struct launch *l, size_t i, const struct child *worker)
 {
     struct child *child = &l->supervisor.children[l->supervisor.n++];
     char name[32], file[48], line[LINK_SPEC_MAX + 64], spec[LINK_SPEC_MAX];
     snprintf(name, sizeof name, "relay-%zu", i);
     snprintf(file, sizeof file, "%s.join", worker->name);
     child_init(child, name, "", false);
-    TRY(run_folder_path(child->ready_path, sizeof child->ready_path, l->join_files, file, NULL));
-    TRY(child_arg(child, "%s/atoll", l->bin_dir));
-    TRY(child_arg(child, "relay"));
-    TRY(child_arg(child, "%s", link_spec_print(&l->links[i], spec)));
-    TRY(child_arg(child, "--join=%s", l->folder.dir));
-    TRY(child_arg(child, "--join-file=%s", child->ready_path));
+    child->args = run_folder_path(child->ready_path, sizeof child->ready_path, l->join_files, file, NULL);
+    child_arg(child, "%s/atoll", l->bin_dir);
+    child_arg(child, "relay");
+    child_arg(child, "%s", link_spec_print(&l->links[i], spec));
+    child_arg(child, "--join=%s", l->folder.dir);
+    child_arg(child, "--join-file=%s", child->ready_path);
     int n = snprintf(line, sizeof line, "%s joins over an emulated link: %s", worker->name, spec);
     terminal_line("launch: ", line, (size_t)n);
-    return STATUS_OK;
 }
 
 /* A worker gets shared keys from the coordinator; local keys go on its command line. */
-static enum status worker_build(struct launch *l, size_t i)
+static void worker_build(struct launch *l, size_t i)
 {
     char value[CONFIG_VALUE_MAX];
     struct child *child = &l->supervisor.children[1 + i];
     const char *join = l->folder.dir;
     if (l->link && !link_spec_is_none(&l->links[i])) {
-        TRY(relay_build(l, i, child));
+        relay_build(l, i, child);
         join = l->supervisor.children[l->supervisor.n - 1].ready_path;
     }
-    TRY(child_arg(child, "%s/atoll-worker", l->bin_dir));
+    child_arg(child, "%s/atoll-worker", l->bin_dir);
     /* Pass a path instead of the address, which may contain the key of the run: command lines are public. */
-    TRY(child_arg(child, "--join=%s", join));
-    TRY(child_arg(child, "--dir=%s/workers/%s", l->folder.dir, child->name));
-    TRY(child_arg(child, "--name"));
-    TRY(child_arg(child, "%s", child->name));
+    child_arg(child, "--join=%s", join);
+    child_arg(child, "--dir=%s/workers/%s", l->folder.dir, child->name);
+    child_arg(child, "--name");
+    child_arg(child, "%s", child->name);
     for (int k = 0; k < config_keys_count; k++) {
         const struct config_key *key = &config_keys[k];
         if (!config_key_of_worker(k) || l->sources.of[k] <= CONFIG_PRESET) continue;
-        TRY(child_arg(child, "--%s.%s=%s", key->section, key->key, config_value_text(&l->config, k, value)));
+        child_arg(child, "--%s.%s=%s", key->section, key->key, config_value_text(&l->config, k, value));
     }
-    return STATUS_OK;
 }
 
 /* --- the environment ---------------------------------------------------------------------------------------------- */
@@ -190,16 +186,11 @@ static void export_output(void)
 /* Returns the number of worker restarts in earlier launches of this run. */
 static uint64_t restarts_before(const struct launch *l)
 {
-    char journal[FILEIO_PATH_MAX];
-    void *text;
-    size_t size;
+    char journal[FILEIO_PATH_MAX], line[64];
     if (run_folder_path(journal, sizeof journal, l->folder.dir, "journal", NULL) != STATUS_OK ||
-        run_folder_empty(journal))
+        run_folder_empty(journal) || run_folder_read_line(l->count, line, sizeof line, NULL) != STATUS_OK)
         return 0;
-    if (file_read(l->count, 64, &text, &size, NULL) != STATUS_OK) return 0;
-    uint64_t count = strtoull(text, NULL, 10);
-    mem_free(text);
-    return count;
+    return strtoull(line, NULL, 10);
 }
 
 /* Adds worker restarts to summary.json: the coordinator wrote its own, and only the supervisor counts workers. */
@@ -302,12 +293,15 @@ static enum status children_build(struct launch *l, const struct options *o, str
         child->env_name = WORKER_INDEX_ENV;
         child->env_value = (uint32_t)s->n_workers;
     }
-    enum status status = coordinator_build(l, o);
-    for (size_t i = 0; i < s->n_workers && status == STATUS_OK; i++) status = worker_build(l, i);
-    if (status != STATUS_OK)
-        return err_set(err, status, "the command line is too long: put settings into %s, or choose a shorter --dir",
-                       l->config_path);
-    for (size_t i = 0; i < s->n; i++) TRY(child_log_open(&s->children[i], l->logs, err));
+    coordinator_build(l, o);
+    for (size_t i = 0; i < s->n_workers; i++) worker_build(l, i);
+    for (size_t i = 0; i < s->n; i++) {
+        if (s->children[i].args != STATUS_OK)
+            return err_set(err, s->children[i].args,
+                           "the command line is too long: put settings into %s, or choose a shorter --dir",
+                           l->config_path);
+        TRY(child_log_open(&s->children[i], l->logs, err));
+    }
     return STATUS_OK;
 }
 
