@@ -27,10 +27,10 @@ enum {
     BACKOFF_MAX_MS = 10000,
     SHORT_LIFE_MS = 5000, /* a failure within this time of its start counts as consecutive */
     HOPELESS_FAILURES = 3,
-    FOLLOW_MS = 30000, /* time for workers to exit after the coordinator */
-    ADDRESS_POLL_MS = 20,
-    LOOK_MS = 1000,     /* between two checks that the run folder is still there */
-    RELAY_END_MS = 2000 /* time for relays to exit after SIGTERM */
+    FOLLOW_MS = 30000,    /* time for workers to exit after the coordinator */
+    ADDRESS_POLL_MS = 20, /* between two looks at the timers and for the address */
+    TICK_MS = 50,         /* the same when all have started */
+    RELAY_END_MS = 2000   /* time for relays to exit after SIGTERM */
 };
 
 static void print_line(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -179,7 +179,8 @@ static void on_permanent_failure(struct supervisor *s, const struct child *child
     give_up(s, child, "", child->code == EXIT_USAGE ? EXIT_USAGE : EXIT_FAILED, now_us);
 }
 
-/* Kills all children if the run folder was removed: nothing is left to save. Returns true if it was. */
+/* Kills all children if the run folder was removed, which ends the coordinator: nothing is left to save, and a restart
+ * would begin another run. Returns true if it was. */
 static bool end_if_removed(struct supervisor *s)
 {
     if (s->removed || !file_is_gone(s->lock_path, s->lock_fd)) return s->removed;
@@ -261,32 +262,12 @@ static enum status followers_start(struct supervisor *s, uint64_t now_us, struct
     return start_all(s, 1, 1 + s->n_workers, now_us, err);
 }
 
-/* Returns milliseconds until the next timer; -1: no timer. */
-static int next_due_ms(struct supervisor *s, uint64_t now_us)
-{
-    uint64_t due = UINT64_MAX;
-    for (size_t i = 0; i < s->n; i++)
-        if (s->children[i].state == CHILD_BACKOFF && s->children[i].restart_at_us < due)
-            due = s->children[i].restart_at_us;
-    if (s->stopping && s->kill_at_us < due) due = s->kill_at_us;
-    if (!s->stopping && s->look_at_us < due) due = s->look_at_us;
-    if (s->term_at_us && s->term_at_us < due) due = s->term_at_us;
-    if (!s->workers_started && !s->stopping && now_us + ADDRESS_POLL_MS * 1000 < due)
-        due = now_us + ADDRESS_POLL_MS * 1000;
-    if (due == UINT64_MAX) return -1;
-    return due <= now_us ? 0 : (int)((due - now_us) / 1000 + 1);
-}
-
 static enum status timers(struct supervisor *s, uint64_t now_us, struct err *err)
 {
     if (s->stopping && now_us >= s->kill_at_us) {
         print_line("killing all: still running after %s", units_duration(s->stop_timeout_s).text);
         signal_all(s, SIGKILL);
         s->kill_at_us = UINT64_MAX;
-    }
-    if (now_us >= s->look_at_us) {
-        s->look_at_us = now_us + LOOK_MS * (uint64_t)1000;
-        if (end_if_removed(s)) return STATUS_OK;
     }
     if (s->term_at_us && now_us >= s->term_at_us) {
         s->term_at_us = 0;
@@ -308,7 +289,7 @@ static bool any_child_left(const struct supervisor *s)
     return left;
 }
 
-/* Waits for output, signals, exits of children, or the next timer. */
+/* Waits for output, signals and exits of children, until it is time to look at the timers. */
 static void wait_for_events(struct supervisor *s)
 {
     struct pollfd fds[1 + sizeof s->children / sizeof *s->children];
@@ -316,7 +297,7 @@ static void wait_for_events(struct supervisor *s)
     fds[n++] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
     for (size_t i = 0; i < s->n; i++)
         fds[n++] = (struct pollfd){.fd = s->children[i].pipe_fd, .events = POLLIN}; /* poll skips -1 */
-    if (poll(fds, n, next_due_ms(s, clock_monotonic_us())) <= 0) return;
+    if (poll(fds, n, s->workers_started ? TICK_MS : ADDRESS_POLL_MS) <= 0) return;
     struct signalfd_siginfo info;
     while (read(s->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
         on_signal(s, (int)info.ssi_signo, clock_monotonic_us());
