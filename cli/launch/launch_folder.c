@@ -34,15 +34,6 @@ static enum status lock(struct launch_folder *l, uint64_t n_workers, struct err 
     return STATUS_OK;
 }
 
-/* A coordinator started without launch may hold the folder; its workers need the address file, which launch deletes. */
-static enum status check_served(const struct launch_folder *l, struct err *err)
-{
-    int fd = -1;
-    TRY(run_dir_lock(l->dir, &fd, err));
-    close(fd);
-    return STATUS_OK;
-}
-
 enum status launch_folder_check_init(const struct launch_folder *l, const char *from, struct err *err)
 {
     if (l->resume.init_dir[0]) return STATUS_OK;
@@ -68,7 +59,10 @@ enum status launch_folder_take(struct launch_folder *l, uint64_t n_workers, stru
     l->had_workers = run_folder_has(l->dir, "workers");
     TRY(dir_make(l->dir, err));
     TRY(lock(l, n_workers, err));
-    TRY(check_served(l, err));
+    /* A coordinator without launch may hold the folder; its workers need the address file, which launch deletes. */
+    int served = -1;
+    TRY(run_dir_lock(l->dir, &served, err));
+    close(served);
     TRY(resume_check(&l->resume, err));
     l->taken = true;
     return STATUS_OK;
