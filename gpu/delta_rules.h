@@ -1,5 +1,5 @@
-/* Quantization of single delta values (docs/codecs.md) in the GPU kernels. Each operation is exact or rounded once to
- * fp32, so the results have the codecs' bits. */
+/* Quantization of single delta values (docs/codecs.md), shared by the GPU kernels and the CPU reference. Each operation
+ * is exact or rounded once to fp32, so the results have the codecs' bits. */
 #ifndef GPU_DELTA_RULES_H
 #define GPU_DELTA_RULES_H
 

@@ -167,9 +167,8 @@ struct device_ops {
     enum status (*lin_plan)(struct device *dev, const struct lin_shape *shape, struct lin_plan **out) MUST_CHECK;
     enum status (*attn_plan)(struct device *dev, const struct attn_shape *shape, struct attn_plan **out) MUST_CHECK;
     enum status (*head_plan)(struct device *dev, const struct head_shape *shape, struct head_plan **out) MUST_CHECK;
-    /* (optional, with delta and delta_add; NULL if host_memory: the codec is faster there) A plan for fragments with
-     * this format; `pieces` [shape->n_pieces] is copied. UNSUPPORTED: the device does not support pieces of this size
-     * (the caller uses its codec instead). INVALID: no pieces. NOMEM. */
+    /* A plan for fragments with this format; `pieces` [shape->n_pieces] is copied. UNSUPPORTED: the device does not
+     * support pieces of this size (the caller uses its codec instead). INVALID: no pieces. NOMEM. */
     enum status (*delta_plan)(struct device *dev, const struct delta_format *shape, const struct piece_range *pieces,
                               struct delta_plan **out) MUST_CHECK;
     /* The matrices of one call of muon; `matrices` [n] is copied. INVALID: none, or an empty one. NOMEM. */

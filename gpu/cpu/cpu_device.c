@@ -40,6 +40,10 @@ const struct cpu_plan *cpu_plan_of(struct cpu_device *cpu, const void *plan, enu
 static void plan_destroy(struct cpu_plan *plan)
 {
     assert(plan->kind <= CPU_PLAN_MUON);
+    if (plan->kind == CPU_PLAN_DELTA) {
+        mem_free(plan->as.delta.pieces);
+        mem_free(plan->as.delta.x);
+    }
     if (plan->kind == CPU_PLAN_MUON) mem_free(plan->as.muon.matrices);
     if (plan->kind == CPU_PLAN_MUON) mem_free(plan->as.muon.x);
     mem_free(plan);
@@ -195,6 +199,25 @@ static enum status cpu_head_plan(struct device *dev, const struct head_shape *sh
     return STATUS_OK;
 }
 
+static enum status cpu_delta_plan(struct device *dev, const struct delta_format *shape,
+                                  const struct piece_range *pieces, struct delta_plan **out)
+{
+    struct cpu_plan *plan;
+    size_t longest = shape->longest > PIECE_PLAIN_MAX ? shape->longest : PIECE_PLAIN_MAX;
+    if (!shape->n_pieces) return STATUS_INVALID;
+    TRY(cpu_plan_new(cpu_of(dev), CPU_PLAN_DELTA, &plan));
+    plan->as.delta.shape = *shape;
+    plan->as.delta.pieces = mem_alloc(shape->n_pieces, sizeof *pieces);
+    plan->as.delta.x = mem_alloc(longest, sizeof(float));
+    if (!plan->as.delta.pieces || !plan->as.delta.x) {
+        cpu_plan_free(dev, plan);
+        return STATUS_NOMEM;
+    }
+    memcpy(plan->as.delta.pieces, pieces, shape->n_pieces * sizeof *pieces);
+    *out = (struct delta_plan *)plan;
+    return STATUS_OK;
+}
+
 static const struct device_ops own_ops = {
     .close = cpu_close,
     .memory = cpu_memory_of,
@@ -208,6 +231,7 @@ static const struct device_ops own_ops = {
     .lin_plan = cpu_lin_plan,
     .attn_plan = cpu_attn_plan,
     .head_plan = cpu_head_plan,
+    .delta_plan = cpu_delta_plan,
     .attn_bytes = cpu_attn_bytes,
     .head_bytes = cpu_head_bytes,
     .plan_free = cpu_plan_free,
@@ -220,6 +244,7 @@ static enum status cpu_fill_in(struct cpu_device *cpu, int threads)
     cpu_row_ops(&cpu->ops);
     cpu_vector_ops(&cpu->ops);
     cpu_muon_ops(&cpu->ops);
+    cpu_delta_ops(&cpu->ops);
     cpu->base.ops = &cpu->ops;
     cpu->base.act_bytes = sizeof(float);
     cpu->base.threads = threads;

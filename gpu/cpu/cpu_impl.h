@@ -18,7 +18,7 @@ enum {
     HEAD_BYTES = 128 << 20,      /* logits in memory at one time */
 };
 
-enum cpu_plan_kind { CPU_PLAN_LIN, CPU_PLAN_ATTN, CPU_PLAN_HEAD, CPU_PLAN_MUON };
+enum cpu_plan_kind { CPU_PLAN_LIN, CPU_PLAN_ATTN, CPU_PLAN_HEAD, CPU_PLAN_DELTA, CPU_PLAN_MUON };
 
 struct cpu_plan {
     struct cpu_plan *next;
@@ -30,6 +30,11 @@ struct cpu_plan {
             struct head_shape shape;
             size_t rows, ld; /* of one chunk of logits */
         } head;
+        struct {
+            struct delta_format shape;
+            struct piece_range *pieces;
+            float *x; /* [longest], one piece */
+        } delta;
         struct {
             struct muon_matrix *matrices; /* owned */
             size_t n;
@@ -73,5 +78,6 @@ void cpu_matrix_ops(struct device_ops *ops); /* cpu_ops.c */
 void cpu_row_ops(struct device_ops *ops);
 void cpu_vector_ops(struct device_ops *ops);
 void cpu_muon_ops(struct device_ops *ops);
+void cpu_delta_ops(struct device_ops *ops);
 
 #endif

@@ -1,5 +1,6 @@
 /* Tests deltas made on a device over rounds that are merged, refused, not finite, saved and restored: payloads and
- * residuals have the bits of feedback_encode. ctest: labels=asan */
+ * residuals have the bits of feedback_encode. Runs on the CPU device and on the emulated CUDA device, whose memory the
+ * host cannot access. ctest: labels=asan */
 #include <math.h>
 
 #include "common/base/hash.h"
@@ -47,10 +48,11 @@ static void make_maker(void)
     rig.fresh = true;
 }
 
-static void open_rig(const char *spec, bool feedback)
+static void open_rig(bool cuda, const char *spec, bool feedback)
 {
     struct err err = {0};
-    if (atoll_cuda_plugin.open(0, &rig.dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    enum status status = cuda ? atoll_cuda_plugin.open(0, &rig.dev, &err) : device_open("cpu", 1, &rig.dev, &err);
+    if (status != STATUS_OK) fail_msg("%s", err.msg);
     assert_int_equal(device_stage_plan(rig.dev, 1000, NULL), STATUS_OK);
     rig.theta = rig.dev->ops->alloc(rig.dev, sizeof rig.values);
     assert_non_null(rig.theta);
@@ -171,11 +173,12 @@ TEST(test_rounds)
 {
     static const char *const specs[] = {"topk:8/256", "topk:20/512+2bit+huff", "int4:64", "int8"};
     for (size_t i = 0; i < COUNT(specs); i++)
-        for (int feedback = 0; feedback < 2; feedback++) {
-            open_rig(specs[i], feedback);
-            for (uint64_t round = 0; round < ROUNDS; round++) play(round);
-            close_rig();
-        }
+        for (int cuda = 0; cuda < 2; cuda++)
+            for (int feedback = 0; feedback < 2; feedback++) {
+                open_rig(cuda, specs[i], feedback);
+                for (uint64_t round = 0; round < (cuda ? ROUNDS / 2 : ROUNDS); round++) play(round);
+                close_rig();
+            }
 }
 
 TEST(test_refusals)
@@ -184,7 +187,7 @@ TEST(test_refusals)
     struct feedback fb;
     struct delta_device *maker = NULL;
     struct device *dev = NULL;
-    assert_int_equal(atoll_cuda_plugin.open(0, &dev, &err), STATUS_OK);
+    assert_int_equal(device_open("cpu", 1, &dev, &err), STATUS_OK);
     float *theta = dev->ops->alloc(dev, EACH * sizeof *theta);
     assert_int_equal(feedback_init(&fb, EACH, 1, true), STATUS_OK);
     struct codec *bf16 = delta_case_codec("bf16", spans, COUNT(spans));

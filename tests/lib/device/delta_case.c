@@ -221,67 +221,30 @@ static void add_on_device(struct device *dev, const struct codec *codec, const v
     ops->plan_free(dev, plan);
 }
 
-/* Encodes x into `payload` [codec_bound]; returns its quantized values. */
-static struct quantized_delta encode(struct codec *codec, const float *x, uint8_t *payload, size_t *size, void **room)
-{
-    struct delta_format shape;
-    struct quantized_delta numbers;
-    assert_true(codec_delta_format(codec, &shape, NULL));
-    size_t bytes = delta_format_lay_out(&shape, NULL, &numbers);
-    *room = mem_alloc(1, bytes);
-    assert_non_null(*room);
-    memset(*room, 0xff, bytes);
-    assert_int_equal(codec_encode(codec, x, payload, codec_bound(codec), size, NULL), STATUS_OK);
-    assert_int_equal(codec_decode_quantized(codec, payload, *size, *room), STATUS_OK);
-    delta_format_lay_out(&shape, *room, &numbers);
-    return numbers;
-}
-
-struct quantized_delta delta_case_decoded(struct codec *codec, const float *x, void **room)
-{
-    size_t size;
-    uint8_t *payload = mem_alloc(1, codec_bound(codec));
-    assert_non_null(payload);
-    struct quantized_delta numbers = encode(codec, x, payload, &size, room);
-    mem_free(payload);
-    return numbers;
-}
-
-void delta_case_again(const char *spec, const struct codec_span *spans, size_t n_spans, enum delta_values values)
-{
-    struct codec *codec = delta_case_codec(spec, spans, n_spans);
-    size_t n = codec_count(codec), cap = codec_bound(codec), size = 0, made = 0;
-    float *x = mem_alloc(n, sizeof *x);
-    uint8_t *payload = mem_alloc(2, cap);
-    void *room;
-    assert_true(x && payload);
-    delta_case_fill(values, 5, x, n);
-    struct quantized_delta numbers = encode(codec, x, payload, &size, &room);
-    assert_int_equal(codec_encode_quantized(codec, &numbers, payload + cap, cap, &made), STATUS_OK);
-    if (made != size || memcmp(payload, payload + cap, size))
-        fail_msg("%s, values %d: the quantized values make a different payload", spec, values);
-    mem_free(room);
-    mem_free(payload);
-    mem_free(x);
-    codec_destroy(codec);
-}
-
 void delta_case_add(struct device *dev, const char *spec, const struct codec_span *spans, size_t n_spans,
                     enum delta_values values)
 {
     struct codec *codec = delta_case_codec(spec, spans, n_spans);
     struct delta_format shape;
-    struct quantized_delta unused;
-    size_t n = codec_count(codec), size = 0;
+    struct quantized_delta numbers;
+    size_t n = codec_count(codec), cap = codec_bound(codec), size = 0, made = 0;
     float *x = mem_alloc(3 * n, sizeof *x), *theta = x + n, *want = theta + n;
-    uint8_t *payload = mem_alloc(1, codec_bound(codec));
-    void *room;
-    assert_true(x && payload && codec_delta_format(codec, &shape, NULL));
+    uint8_t *payload = mem_alloc(2, cap);
+    assert_true(codec_delta_format(codec, &shape, NULL));
+    size_t bytes = delta_format_lay_out(&shape, NULL, &numbers);
+    void *room = mem_alloc(1, bytes);
+    assert_true(x && payload && room);
+    memset(room, 0xff, bytes);
     delta_case_fill(values, 5, x, n);
     fill_theta(theta, n);
     memcpy(want, theta, n * sizeof *theta);
-    (void)encode(codec, x, payload, &size, &room);
-    add_on_device(dev, codec, room, delta_format_lay_out(&shape, NULL, &unused), theta, n);
+    assert_int_equal(codec_encode(codec, x, payload, cap, &size, NULL), STATUS_OK);
+    assert_int_equal(codec_decode_quantized(codec, payload, size, room), STATUS_OK);
+    delta_format_lay_out(&shape, room, &numbers);
+    assert_int_equal(codec_encode_quantized(codec, &numbers, payload + cap, cap, &made), STATUS_OK);
+    if (made != size || memcmp(payload, payload + cap, size))
+        fail_msg("%s, values %d: the quantized values make a different payload", spec, values);
+    add_on_device(dev, codec, room, bytes, theta, n);
     assert_int_equal(codec_decode(codec, payload, size, x), STATUS_OK);
     apply_update(want, false, x, n);
     for (size_t i = 0; i < n; i++)

@@ -41,13 +41,8 @@ struct codec *delta_case_codec(const char *spec, const struct codec_span *spans,
 void delta_case_check(struct device *dev, const char *spec, const struct codec_span *spans, size_t n_spans,
                       enum delta_values values, enum delta_call call);
 
-/* Decode a payload to quantized values and encode them again. Fails the test if that makes another payload. */
-void delta_case_again(const char *spec, const struct codec_span *spans, size_t n_spans, enum delta_values values);
-/* Return the quantized values of a payload of x; mem_free(*room). */
-struct quantized_delta delta_case_decoded(struct codec *codec, const float *x, void **room);
-
 /* Add a payload's quantized values to theta on the device, against codec_decode and apply_update. Fails the test if
- * a bit of theta differs. */
+ * a bit of theta differs, or if the values make another payload. */
 void delta_case_add(struct device *dev, const char *spec, const struct codec_span *spans, size_t n_spans,
                     enum delta_values values);
 

@@ -204,7 +204,7 @@ void large_case_check(struct device *dev, void *(*alloc)(struct device *dev, uin
     check_muon(&l);
     check_embed(&l);
     check_rope(&l);
-    if (dev->ops->delta) check_delta(&l, PIECE_INT8, BLOCK, BLOCK);
-    if (dev->ops->delta) check_delta(&l, PIECE_SIGN, CHUNK, K);
+    check_delta(&l, PIECE_INT8, BLOCK, BLOCK);
+    check_delta(&l, PIECE_SIGN, CHUNK, K);
     for (int v = 0; v < VECTORS; v++) release(dev, l.at[v], bytes);
 }

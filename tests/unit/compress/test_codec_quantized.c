@@ -1,11 +1,19 @@
-/* Payloads from quantized values, here those of a payload: the same bytes for every stage with that form. Values that
- * no floats give are refused. tests/parity/test_cuda_delta.c has the values of a device. */
+/* Payloads from the quantized values of a device (here the CPU's plain loops). They equal the codec's own bytes for
+ * every stage with that form; values that no floats give are refused. */
 
 #include "common/base/mem.h"
 #include "tests/lib/device/delta_case.h"
 #include "tests/lib/test.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static struct device *open_cpu(void)
+{
+    struct device *dev = NULL;
+    struct err err = {0};
+    if (device_open("cpu", 1, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    return dev;
+}
 
 TEST(test_quantized_values_give_bytes_of_codec)
 {
@@ -28,9 +36,17 @@ TEST(test_quantized_values_give_bytes_of_codec)
                                         "1bit:64"};
     size_t n_spans;
     const struct codec_span *spans = delta_case_spans(&n_spans);
+    struct device *dev = open_cpu();
     for (size_t i = 0; i < COUNT(specs); i++)
         for (int values = 0; values < DELTA_N; values++)
-            delta_case_again(specs[i], spans, n_spans, (enum delta_values)values);
+            for (int call = 0; call < DELTA_CALLS; call++)
+                delta_case_check(dev, specs[i], spans, n_spans, (enum delta_values)values, (enum delta_call)call);
+    for (size_t i = 0; i < COUNT(specs); i++)
+        for (int values = 0; values < DELTA_N; values++)
+            delta_case_add(dev, specs[i], spans, n_spans, (enum delta_values)values);
+    delta_case_check(dev, "topk:32/256", spans, n_spans, DELTA_CHUNK_ORDER, DELTA_CALL_ALONE);
+    delta_case_check(dev, "1bit:64", spans, n_spans, DELTA_BLOCK_ORDER, DELTA_CALL_ALONE);
+    device_close(dev);
     assert_int_equal(mem_live_bytes(), 0);
 }
 
@@ -39,9 +55,12 @@ TEST(test_several_groups_give_bytes_of_codec)
 {
     static const struct codec_span spans[] = {{.count = 400000, .rows = 400, .cols = 1000, .ndim = 2},
                                               {.offset = 400000, .count = 5000, .rows = 1, .cols = 5000, .ndim = 1}};
-    delta_case_again("topk:64/4096", spans, 2, DELTA_NORMAL);
-    delta_case_again("int4", spans, 2, DELTA_NORMAL);
-    delta_case_again("topk:2000/4096+fp16", spans, 2, DELTA_NORMAL); /* more than one slice per chunk */
+    struct device *dev = open_cpu();
+    delta_case_check(dev, "topk:64/4096", spans, 2, DELTA_NORMAL, DELTA_CALL);
+    delta_case_check(dev, "int4", spans, 2, DELTA_NORMAL, DELTA_CALL);
+    delta_case_add(dev, "topk:64/4096", spans, 2, DELTA_NORMAL);
+    delta_case_add(dev, "topk:2000/4096+fp16", spans, 2, DELTA_NORMAL); /* more than one slice per chunk */
+    device_close(dev);
 }
 
 enum { N = 700 };
@@ -51,6 +70,7 @@ static const struct codec_span span_pair[] = {{.count = 600, .rows = 2, .cols = 
 
 /* The values of a valid encoding, one of which a test damages. */
 struct broken {
+    struct device *dev;
     struct codec *codec;
     struct quantized_delta numbers;
     void *room;
@@ -58,10 +78,10 @@ struct broken {
 
 static struct broken broken_begin(const char *spec)
 {
-    struct broken b = {.codec = delta_case_codec(spec, span_pair, 2)};
+    struct broken b = {.dev = open_cpu(), .codec = delta_case_codec(spec, span_pair, 2)};
     float x[N];
     delta_case_fill(DELTA_NORMAL, 1, x, N);
-    b.numbers = delta_case_decoded(b.codec, x, &b.room);
+    b.numbers = delta_case_numbers(b.dev, b.codec, x, &b.room);
     return b;
 }
 
@@ -72,6 +92,7 @@ static void broken_end(struct broken *b, enum status want)
     enum status status = codec_encode_quantized(b->codec, &b->numbers, payload, sizeof payload, &size);
     mem_free(b->room);
     codec_destroy(b->codec);
+    device_close(b->dev);
     assert_int_equal(status, want);
     if (want != STATUS_OK) assert_int_equal(size, 77);
     assert_int_equal(mem_live_bytes(), 0);
