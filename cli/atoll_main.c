@@ -9,7 +9,7 @@
 
 static const struct verb {
     const char *name;
-    int (*run)(int argc, char **argv);
+    int (*run)(int argc, char **argv); /* NULL: a program of the Python package */
     const char *help;
     bool ignore_stdout; /* a failed write to stdout does not change the exit code */
 } verbs[] = {
@@ -27,31 +27,23 @@ static const struct verb {
     {"keygen", cmd_keygen, "make the key of a worker before it joins", false},
     {"config", cmd_config, "print the configuration of a run, or list all keys", false},
     {"codec", cmd_codec, "list codecs, or measure one", false},
+    /* Programs of the Python package. Any other program atoll-VERB on PATH is a verb, too. */
+    {"board", NULL, "follow a run in TensorBoard, W&B or trackio", false},
+    {"compare", NULL, "train the arms of a grid and compare them", false},
+    {"report", NULL, "write a page about a comparison or a run", false},
 };
 
-/* Programs of the Python package. Any other program atoll-VERB on PATH is a verb, too. */
-static const struct {
-    const char *name, *help;
-} package_verbs[] = {
-    {"board", "follow a run in TensorBoard, W&B or trackio"},
-    {"compare", "train the arms of a grid and compare them"},
-    {"report", "write a page about a comparison or a run"},
-};
-
-enum {
-    N_VERBS = sizeof verbs / sizeof *verbs,
-    N_PACKAGE_VERBS = sizeof package_verbs / sizeof *package_verbs,
-};
+enum { N_VERBS = sizeof verbs / sizeof *verbs };
 
 static const char about[] = "Train one model on machines in different places";
 
 static void usage(FILE *out)
 {
     fprintf(out, "usage: atoll VERB ...\n\n%s.\n\n", about);
-    for (size_t i = 0; i < N_VERBS; i++) fprintf(out, "  %-12s %s\n", verbs[i].name, verbs[i].help);
-    fprintf(out, "\nof the Python package (" PACKAGE_INSTALL "):\n\n");
-    for (size_t i = 0; i < N_PACKAGE_VERBS; i++)
-        fprintf(out, "  %-12s %s\n", package_verbs[i].name, package_verbs[i].help);
+    for (size_t i = 0; i < N_VERBS; i++) {
+        if (i && verbs[i - 1].run && !verbs[i].run) fprintf(out, "\nof the Python package (" PACKAGE_INSTALL "):\n\n");
+        fprintf(out, "  %-12s %s\n", verbs[i].name, verbs[i].help);
+    }
     fprintf(
         out,
         "\n`atoll VERB --help` lists the options of a verb. For several machines: atoll-coordinator, atoll-worker.\n"
@@ -67,40 +59,15 @@ static void man(void)
     printf("VERB ...\n.SH VERBS\n");
     for (size_t i = 0; i < N_VERBS; i++) {
         snprintf(name, sizeof name, "%s", verbs[i].name);
-        verbs[i].run(2, words);
-    }
-    for (size_t i = 0; i < N_PACKAGE_VERBS; i++) {
-        printf(".SS atoll %s\n", package_verbs[i].name);
-        options_man_text(package_verbs[i].help);
-        printf(". Part of the Python package; atoll %s \\-\\-help lists its options.\n", package_verbs[i].name);
+        if (verbs[i].run) {
+            verbs[i].run(2, words);
+            continue;
+        }
+        printf(".SS atoll %s\n", name);
+        options_man_text(verbs[i].help);
+        printf(". Part of the Python package; atoll %s \\-\\-help lists its options.\n", name);
     }
     options_man_end(true, others);
-}
-
-static bool in_package(const char *name)
-{
-    for (size_t i = 0; i < N_PACKAGE_VERBS; i++)
-        if (!strcmp(name, package_verbs[i].name)) return true;
-    return false;
-}
-
-/* Runs the program of a verb that is not built in; returns only on failure. words[0]: the verb; the last one: NULL. */
-static int other_verb(char **words)
-{
-    const char *name = words[0], *names[N_VERBS + N_PACKAGE_VERBS];
-    size_t n = 0;
-    struct err err = {0};
-    if (package_run(name, words, &err) == STATUS_IO) return options_fail("atoll", &err);
-    for (size_t i = 0; i < N_VERBS; i++) names[n++] = verbs[i].name;
-    for (size_t i = 0; i < N_PACKAGE_VERBS; i++) names[n++] = package_verbs[i].name;
-    const char *nearest = options_nearest(name, names, n);
-    if (in_package(name))
-        err_set(&err, STATUS_INVALID, "atoll %s is part of the Python package: " PACKAGE_INSTALL, name);
-    else if (nearest)
-        err_set(&err, STATUS_INVALID, "unknown verb '%.200s': did you mean %s? (see atoll --help)", name, nearest);
-    else
-        err_set(&err, STATUS_INVALID, "unknown verb '%.200s': see atoll --help", name);
-    return options_fail("atoll", &err);
 }
 
 static const struct verb *find(const char *name)
@@ -110,10 +77,26 @@ static const struct verb *find(const char *name)
     return NULL;
 }
 
+/* Runs the program of a verb that is not built in; returns only on failure. words[0]: the verb; the last one: NULL. */
+static int other_verb(char **words)
+{
+    const char *name = words[0], *names[N_VERBS];
+    struct err err = {0};
+    if (package_run(name, words, &err) == STATUS_IO) return options_fail("atoll", &err);
+    for (size_t i = 0; i < N_VERBS; i++) names[i] = verbs[i].name;
+    const char *nearest = options_nearest(name, names, N_VERBS);
+    if (find(name))
+        err_set(&err, STATUS_INVALID, "atoll %s is part of the Python package: " PACKAGE_INSTALL, name);
+    else if (nearest)
+        err_set(&err, STATUS_INVALID, "unknown verb '%.200s': did you mean %s? (see atoll --help)", name, nearest);
+    else
+        err_set(&err, STATUS_INVALID, "unknown verb '%.200s': see atoll --help", name);
+    return options_fail("atoll", &err);
+}
+
 static void words(void)
 {
     for (size_t i = 0; i < N_VERBS; i++) printf("%s\t%s\n", verbs[i].name, verbs[i].help);
-    for (size_t i = 0; i < N_PACKAGE_VERBS; i++) printf("%s\t%s\n", package_verbs[i].name, package_verbs[i].help);
     printf("help\tthis text, or that of a verb\n--help\tthis text\n--version\tthe version\n");
 }
 
@@ -123,7 +106,7 @@ static int help(char *name)
     char option[] = "--help", *words[] = {name, option, NULL};
     if (!name) return usage(stdout), EXIT_DONE;
     const struct verb *verb = find(name);
-    return verb ? verb->run(2, words) : other_verb(words);
+    return verb && verb->run ? verb->run(2, words) : other_verb(words);
 }
 
 int main(int argc, char **argv)
@@ -132,7 +115,8 @@ int main(int argc, char **argv)
     if (argc < 2) return usage(stderr), EXIT_USAGE;
     const char *name = argv[1];
     const struct verb *verb = find(name);
-    if (verb) {
+    if (verb && verb->run) {
+        package_keep_words(argc - 1, argv + 1);
         int code = verb->run(argc - 1, argv + 1);
         return verb->ignore_stdout ? code : std_streams_close(code);
     }

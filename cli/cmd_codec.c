@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/codec_input.h"
 #include "cli/codec_measure.h"
 #include "cli/verbs.h"
 #include "common/config/options.h"
@@ -54,7 +53,7 @@ static enum status run_test(const char *spec, const struct choices *c, struct er
     if (!(c->seconds >= 0 && c->seconds <= SECONDS_MAX))
         return err_set(err, STATUS_INVALID, "--seconds is %g: give 0 to %d", c->seconds, SECONDS_MAX);
     TRY(c->file ? codec_input_file(&in, c->file, c->minus, err) : codec_input_noise(&in, (size_t)c->params, err));
-    enum status status = codec_measure(spec, &in, c->seconds, &figures, err);
+    enum status status = codec_measure(spec, &in, CODEC_MEASURE_WORKERS, c->seconds, &figures, err);
     size_t n = in.n;
     codec_input_finish(&in);
     if (status != STATUS_OK) return status;
@@ -88,8 +87,7 @@ int cmd_codec(int argc, char **argv)
             "list: the stages of codec specifications such as int8:256+lz4.\n"
             "test: measure SPEC: bits per value, zeroth-order entropy of codes and positions (a lower bound unless\n"
             "zeros are clustered), relative error, and GB/s per core of fp32 values when encoding and when merging.",
-        .specs = specs,
-        .n_specs = sizeof specs / sizeof *specs,
+        OPTION_SPECS(specs),
         .args_min = 1,
         .args_max = 2,
     };

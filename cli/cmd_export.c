@@ -56,13 +56,6 @@ static enum status layout_of(struct layout *layout, const char *folder, bool rec
     return count_tensors(content, folder, err);
 }
 
-/* A program's model: config.json, if there is one, is copied with the other small files. */
-static enum status copy_program_model(const char *from, const char *to, struct err *err)
-{
-    interrupt_catch();
-    return hf_folder_copy(to, from, err);
-}
-
 static enum status copy_model(const struct layout *layout, const char *from, const char *to, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
@@ -109,8 +102,12 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     layout_init(&layout);
     size_t there = dir_existing_length(out);
     enum status status = layout_of(&layout, folder, recorded, &content, &copy, err);
-    if (status == STATUS_OK)
-        status = copy ? copy_program_model(folder, out, err) : copy_model(&layout, folder, out, err);
+    if (status == STATUS_OK && copy) { /* config.json, if there is one, is copied with the other small files */
+        interrupt_catch();
+        status = hf_folder_copy(out, folder, err);
+    } else if (status == STATUS_OK) {
+        status = copy_model(&layout, folder, out, err);
+    }
     if (status != STATUS_OK) dir_remove_made(out, there);
     if (status == STATUS_OK)
         text_print(stdout, "%s: %u tensors, %llu parameters, from %s\n%s: %s\n", out, content.tensors,

@@ -6,7 +6,6 @@
 #include "cli/package_verb.h"
 #include "cli/verbs.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
 #include "common/base/text.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
@@ -27,7 +26,6 @@ struct request {
     uint64_t n_tokens, threads;
     struct generate_options options;
     const char *tokenizer; /* for atoll-generate; NULL: the checkpoint's */
-    char **words;          /* the command line, for atoll-generate */
 };
 
 /* Writes why atoll-generate of the Python package must generate this text; false: no need. It calls `atoll generate`
@@ -35,11 +33,9 @@ struct request {
 static bool needs_package(const struct request *r, const char *folder, char *why, size_t cap)
 {
     struct model_config model;
-    char adapter[FILEIO_PATH_MAX];
     enum status known = hf_config_load(&model, folder, NULL);
     if (r->options.ids) return false;
-    if (run_folder_path(adapter, sizeof adapter, folder, "adapter_config.json", NULL) == STATUS_OK &&
-        file_exists(adapter))
+    if (run_folder_has(folder, "adapter_config.json"))
         snprintf(why, cap, "%.200s holds an adapter and", folder);
     else if (known == STATUS_UNSUPPORTED)
         snprintf(why, cap, "the model in %.200s is none of gpt2 and llama and", folder);
@@ -68,7 +64,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     bool recorded;
     TRY(run_folder_check(folder, &recorded, &checked, err));
     if (*run_folder_age(folder, age, sizeof age)) log_info("reading %s", age);
-    if (needs_package(r, folder, why, sizeof why)) return package_take("generate", r->words, why, err);
+    if (needs_package(r, folder, why, sizeof why)) return package_take("generate", why, err);
     if (!recorded) log_info("%s: %s", folder, checked);
     r->options.n_tokens = (uint32_t)r->n_tokens;
     r->options.threads = (int)r->threads;
@@ -79,12 +75,10 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     return STATUS_OK;
 }
 
-static int generate_main(int argc, char **argv, char **words)
+int cmd_generate(int argc, char **argv)
 {
-    struct request r = {.n_tokens = 256,
-                        .threads = 1,
-                        .options = {.temperature = 0.8, .seed = 1, .on_cpu = "--device cpu"},
-                        .words = words};
+    struct request r = {
+        .n_tokens = 256, .threads = 1, .options = {.temperature = 0.8, .seed = 1, .on_cpu = "--device cpu"}};
     const struct option_spec specs[] = {
         {"prompt", OPTION_TEXT, &r.options.prompt, "TEXT", "start of the text (default: a newline)"},
         {"ids", OPTION_TEXT, &r.options.ids, "'1 2 3'", "start as token numbers; the output is numbers too"},
@@ -106,18 +100,9 @@ static int generate_main(int argc, char **argv, char **words)
             "Tokens are bytes. For a model with a tokenizer, give and read token numbers (--ids), or install the\n"
             "Python package: atoll-generate then takes and writes text, also for other models. To install "
             "it:\n" PACKAGE_INSTALL ".",
-        .specs = specs,
-        .n_specs = sizeof specs / sizeof *specs,
+        OPTION_SPECS(specs),
         .args_min = 1,
         .args_max = 1,
     };
     return options_main(&o, argc, argv, run, &r);
-}
-
-int cmd_generate(int argc, char **argv)
-{
-    char **words = package_words(argc, argv);
-    int code = words ? generate_main(argc, argv, words) : options_fail("atoll", &(struct err){.code = STATUS_NOMEM});
-    mem_free(words);
-    return code;
 }

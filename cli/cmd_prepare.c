@@ -29,7 +29,6 @@
 #include "cli/progress.h"
 #include "cli/verbs.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/base/text.h"
 #include "common/config/options.h"
@@ -47,7 +46,6 @@ struct prepare {
     double val_fraction;
     uint64_t seed, shard_tokens;
     bool force;
-    char **words;        /* the command line, for atoll-prepare */
     char *const *inputs; /* [n_inputs] text files */
     size_t n_inputs;
 
@@ -302,7 +300,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     p->inputs = o->args + 1;
     p->n_inputs = o->n_args - 1;
     if (!other) TRY(check_inputs(p, &other, err));
-    if (other) return package_take("prepare", p->words, other, err);
+    if (other) return package_take("prepare", other, err);
     if (!(p->val_fraction >= 0 && p->val_fraction <= 0.5))
         return err_set(err, STATUS_INVALID, "--val-fraction is %g: give a number from 0 to 0.5", p->val_fraction);
     if (p->shard_tokens < SHARD_MIN || p->shard_tokens > INT32_MAX)
@@ -314,8 +312,6 @@ static enum status run(struct options *o, void *ctx, struct err *err)
 int cmd_prepare(int argc, char **argv)
 {
     struct prepare p = {.tokenizer = "bytes", .val_fraction = 0.05, .seed = 1, .shard_tokens = 100000000};
-    p.words = package_words(argc, argv);
-    if (!p.words) return options_fail("atoll", &(struct err){.code = STATUS_NOMEM});
     const struct option_spec specs[] = {
         {"tokenizer", OPTION_TEXT, &p.tokenizer, "NAME", "bytes (default), or a tokenizer.json or its folder *"},
         {"field", OPTION_TEXT, &p.field, "NAME", "field with the text in .jsonl and .parquet (default text) *"},
@@ -338,12 +334,9 @@ int cmd_prepare(int argc, char **argv)
             "old shards; a worker that starts later brings other data, and the run refuses it.\n"
             "Options with * are done by atoll-prepare of the Python package, which also reads .jsonl, .gz, .zst and\n"
             ".parquet files, folders, and standard input (-). To install it:\n" PACKAGE_INSTALL ".",
-        .specs = specs,
-        .n_specs = sizeof specs / sizeof *specs,
+        OPTION_SPECS(specs),
         .args_min = 2,
         .args_max = SIZE_MAX,
     };
-    int code = options_main(&o, argc, argv, run, &p);
-    mem_free(p.words);
-    return code;
+    return options_main(&o, argc, argv, run, &p);
 }

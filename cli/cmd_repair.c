@@ -62,14 +62,13 @@ static enum status repair(const char *run, struct err *err)
 
 static enum status run(struct options *o, void *ctx, struct err *err)
 {
-    char folder[FILEIO_PATH_MAX], path[FILEIO_PATH_MAX];
+    char folder[FILEIO_PATH_MAX];
     int lock = -1;
     (void)ctx;
     TRY(run_folder_name(folder, sizeof folder, o->args[0], err));
-    TRY(run_folder_path(path, sizeof path, folder, "journal", err));
-    if (!file_exists(path)) return err_set(err, STATUS_NOTFOUND, "%s is not a run folder: it has no journal", folder);
-    TRY(run_folder_path(path, sizeof path, folder, "launch.lock", err));
-    if (file_is_locked(path))
+    if (!run_folder_has(folder, "journal"))
+        return err_set(err, STATUS_NOTFOUND, "%s is not a run folder: it has no journal", folder);
+    if (run_folder_locked(folder, "launch.lock"))
         return err_set(err, STATUS_EXISTS, "atoll launch runs in %s: stop it, then repair the run", folder);
     TRY(run_dir_lock(folder, &lock, err));
     enum status status = repair(folder, err);

@@ -9,7 +9,6 @@
 #include "common/base/number.h"
 #include "common/base/text.h"
 #include "common/config/options.h"
-#include "common/os/fileio.h"
 #include "coordinator/admission/worker_list.h"
 #include "coordinator/run_dir.h"
 #include "coordinator/run_folder.h"
@@ -25,9 +24,7 @@ typedef enum status edit_fn(struct worker_list *list, const struct options *o, c
 
 static enum status check_run(const char *run, struct err *err)
 {
-    char path[FILEIO_PATH_MAX];
-    TRY(run_folder_path(path, sizeof path, run, "keys", err));
-    if (file_exists(path)) return STATUS_OK;
+    if (run_folder_has(run, "keys")) return STATUS_OK;
     return err_set(err, STATUS_NOTFOUND,
                    "%s is not a run folder (it has no file keys): give the --dir of a coordinator", run);
 }
@@ -36,10 +33,8 @@ static enum status check_run(const char *run, struct err *err)
 static enum status edit(const struct options *o, const struct request *r, edit_fn *change, struct err *err)
 {
     struct worker_list list;
-    char served[FILEIO_PATH_MAX];
     int lock;
     TRY(check_run(r->run, err));
-    TRY(run_folder_path(served, sizeof served, r->run, "lock", err));
     TRY(worker_list_lock(r->run, &lock, err));
     enum status status = worker_list_load(&list, r->run, err);
     if (status == STATUS_OK) {
@@ -48,7 +43,7 @@ static enum status edit(const struct options *o, const struct request *r, edit_f
         worker_list_free(&list);
     }
     close(lock);
-    if (status == STATUS_OK && file_is_locked(served)) usleep(READ_US);
+    if (status == STATUS_OK && run_folder_locked(r->run, "lock")) usleep(READ_US);
     return status;
 }
 
@@ -141,8 +136,7 @@ int cmd_workers(int argc, char **argv)
         .about =
             "List the workers that may join a run, with their keys. A worker enters the list when it joins with the\n"
             "join line for the first time. atoll revoke takes it out.",
-        .specs = specs,
-        .n_specs = sizeof specs / sizeof *specs,
+        OPTION_SPECS(specs),
         .args_min = 1,
         .args_max = 2,
     };

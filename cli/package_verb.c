@@ -53,16 +53,18 @@ enum status package_run(const char *verb, char **words, struct err *err)
     return err_set(err, STATUS_IO, "cannot start %s: %s", program, strerror(error));
 }
 
-enum status package_take(const char *verb, char **words, const char *why, struct err *err)
+static char **kept_words;
+
+void package_keep_words(int argc, char *const *argv)
 {
-    enum status status = package_run(verb, words, err);
-    if (status != STATUS_NOTFOUND) return status;
-    return err_set(err, STATUS_INVALID, "%.300s needs the Python package: " PACKAGE_INSTALL, why);
+    kept_words = mem_alloc((size_t)argc + 1, sizeof *kept_words);
+    if (kept_words) memcpy(kept_words, argv, (size_t)argc * sizeof *kept_words);
 }
 
-char **package_words(int argc, char *const *argv)
+enum status package_take(const char *verb, const char *why, struct err *err)
 {
-    char **words = mem_alloc((size_t)argc + 1, sizeof *words);
-    if (words) memcpy(words, argv, (size_t)argc * sizeof *words);
-    return words;
+    if (!kept_words) return err_set(err, STATUS_NOMEM, "out of memory");
+    enum status status = package_run(verb, kept_words, err);
+    if (status != STATUS_NOTFOUND) return status;
+    return err_set(err, STATUS_INVALID, "%.300s needs the Python package: " PACKAGE_INSTALL, why);
 }

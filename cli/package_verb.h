@@ -16,11 +16,10 @@ bool package_has(const char *verb);
  * - words[0]: any text; words[1 ..]: arguments of the program, the last one NULL.
  * - NOTFOUND: PATH has no such program. IO: it cannot be started. INVALID: no verb has such a name. */
 enum status package_run(const char *verb, char **words, struct err *err) MUST_CHECK;
-/* The same for a verb that is also built in. `why` names the input or option that needs the package: without the
- * package the error is INVALID and says how to install it. */
-enum status package_take(const char *verb, char **words, const char *why, struct err *err) MUST_CHECK;
-/* Returns a copy of argv[argc] for package_take, because options_parse reorders argv. mem_free frees it. NULL: no
- * memory. */
-char **package_words(int argc, char *const *argv);
+/* Keeps the words of a verb for package_take, because options_parse reorders argv. */
+void package_keep_words(int argc, char *const *argv);
+/* The same as package_run with the kept words, for a verb that is also built in. `why` names the input or option that
+ * needs the package: without the package the error is INVALID and says how to install it. */
+enum status package_take(const char *verb, const char *why, struct err *err) MUST_CHECK;
 
 #endif

@@ -17,13 +17,9 @@
 enum { TEXT_MAX = 8192, PATIENCE_US = 200000, RETRY_US = 1000 };
 
 static const char round_field[] = "round ";
-static const char erase_line[] = "\033[K";
-
 static char bar[512];
 static size_t bar_size;
 
-static char text_out[TEXT_MAX]; /* text of the next write */
-static size_t text_used;
 static uint64_t patience_us = PATIENCE_US;
 static unsigned long dropped_lines; /* lines dropped since the last complete write */
 static bool line_incomplete;        /* the last write was incomplete */
@@ -61,13 +57,13 @@ static bool wait_for_reader(int fd, uint64_t at_least_us)
 }
 
 /* Returns false if the reader did not take all of it in time. */
-static bool write_out(void)
+static bool write_out(const char *text, size_t size)
 {
     int fd = out_fd();
     struct pollfd out = {.fd = fd, .events = POLLOUT};
-    for (size_t done = 0; done < text_used;) {
+    for (size_t done = 0; done < size;) {
         if (poll(&out, 1, 0) <= 0 && !wait_for_reader(fd, 0)) return false;
-        ssize_t n = write(fd, text_out + done, text_used - done);
+        ssize_t n = write(fd, text + done, size - done);
         if (n > 0) {
             line_incomplete = true;
             done += (size_t)n;
@@ -75,7 +71,7 @@ static bool write_out(void)
             wait_for_reader(fd, RETRY_US);
             if (!patience_us) return false;
         } else if (n < 0 && errno != EINTR) { /* record the error on stdout for std_streams_close */
-            fwrite(text_out + done, 1, text_used - done, stdout);
+            fwrite(text + done, 1, size - done, stdout);
             fflush(stdout);
             return true;
         }
@@ -83,32 +79,20 @@ static bool write_out(void)
     return true;
 }
 
-static void add(const char *text, size_t size)
+/* Erases the bar of `before` bytes, prints a line (prefix NULL: none) after a note about dropped ones, and draws the
+ * bar. */
+static void draw(size_t before, const char *prefix, const char *line, size_t size)
 {
-    assert(text_used <= TEXT_MAX);
-    if (size > TEXT_MAX - text_used) size = TEXT_MAX - text_used;
-    memcpy(text_out + text_used, text, size);
-    text_used += size;
-}
-
-/* Starts a write, with a note about dropped lines first. */
-static void begin(void)
-{
-    char note[128];
-    text_used = 0;
-    if (line_incomplete) add("\n", 1);
-    if (bar_size) add(erase_line, sizeof erase_line - 1);
-    if (!dropped_lines) return;
-    snprintf(note, sizeof note, "launch: dropped %lu lines because the reader was too slow: see the logs\n",
-             dropped_lines);
-    add(note, strlen(note));
-}
-
-static void end(bool line)
-{
-    if (bar_size) add(bar, bar_size), add("\r", 1);
-    if (!write_out()) {
-        dropped_lines += line;
+    char note[128] = "", text[TEXT_MAX];
+    if (dropped_lines)
+        snprintf(note, sizeof note, "launch: dropped %lu lines because the reader was too slow: see the logs\n",
+                 dropped_lines);
+    int n =
+        snprintf(text, sizeof text, "%s%s%s%s%.*s%s%.*s%s", line_incomplete ? "\n" : "", before ? "\033[K" : "", note,
+                 prefix ? prefix : "", (int)size, line, prefix ? "\n" : "", (int)bar_size, bar, bar_size ? "\r" : "");
+    assert(n >= 0 && n < TEXT_MAX);
+    if (!write_out(text, (size_t)n)) {
+        dropped_lines += prefix != NULL;
         return;
     }
     patience_us = PATIENCE_US;
@@ -123,27 +107,23 @@ void terminal_line(const char *prefix, const char *text, size_t size)
     unsigned width = columns_of(STDOUT_FILENO), used = (unsigned)strlen(prefix);
     bool fields = size >= sizeof round_field && !memcmp(text, round_field, sizeof round_field - 1);
     if (fields && width) size = columns_fit(text, size, width > used ? width - used : 1);
-    begin();
-    add(prefix, used);
-    add(text, size);
-    add("\n", 1);
-    end(true);
+    draw(bar_size, prefix, text, size);
 }
 
 void terminal_bar(const char *text, size_t size)
 {
     if (!terminal_interactive()) return;
-    begin();
     unsigned width = columns_of(STDOUT_FILENO);
+    size_t before = bar_size;
     bar_size = size < sizeof bar ? size : sizeof bar;
     if (width && bar_size >= width) bar_size = width - 1; /* a wrapped bar cannot be erased */
     memcpy(bar, text, bar_size);
-    end(false);
+    draw(before, NULL, "", 0);
 }
 
 void terminal_bar_clear(void)
 {
-    begin();
+    size_t before = bar_size;
     bar_size = 0;
-    end(false);
+    draw(before, NULL, "", 0);
 }

@@ -60,8 +60,7 @@ int main(int argc, char **argv)
         .usage = "[CONFIG] --dir RUN [--resume HOW] [--change KEY=VALUE ...] [--section.key=value ...]",
         .about = "Serves one training run: accepts workers, merges their deltas, journals and publishes updates.\n"
                  "Without CONFIG it continues the run in RUN. Settings: atoll config print CONFIG.",
-        .specs = specs,
-        .n_specs = sizeof specs / sizeof *specs,
+        OPTION_SPECS(specs),
         .args_min = 0,
         .args_max = 1,
         .settings_allowed = true,

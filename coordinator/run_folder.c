@@ -24,6 +24,18 @@ enum status run_folder_path(char *out, size_t cap, const char *dir, const char *
     return STATUS_OK;
 }
 
+bool run_folder_has(const char *dir, const char *name)
+{
+    char path[FILEIO_PATH_MAX];
+    return run_folder_path(path, sizeof path, dir, name, NULL) == STATUS_OK && file_exists(path);
+}
+
+bool run_folder_locked(const char *dir, const char *lock)
+{
+    char path[FILEIO_PATH_MAX];
+    return run_folder_path(path, sizeof path, dir, lock, NULL) == STATUS_OK && file_is_locked(path);
+}
+
 enum status run_folder_read_line(const char *path, char *out, size_t cap, struct err *err)
 {
     void *data;
@@ -69,10 +81,9 @@ enum status run_folder_checkpoint(const char *path, char *out, size_t cap, struc
         return err_set(err, STATUS_NOTFOUND, "%s is a file: give a run or checkpoint folder", path);
     TRY(run_folder_name(folder, sizeof folder, path, err));
     follow_latest(folder, sizeof folder);
-    TRY(run_folder_path(probe, sizeof probe, folder, "config.json", err));
-    if (file_exists(probe)) return run_folder_name(out, cap, folder, err);
-    TRY(run_folder_path(probe, sizeof probe, folder, "model.safetensors", err)); /* an adapter has no config.json */
-    if (file_exists(probe)) return run_folder_name(out, cap, folder, err);
+    if (run_folder_has(folder, "config.json") ||
+        run_folder_has(folder, "model.safetensors")) /* an adapter: no config */
+        return run_folder_name(out, cap, folder, err);
     TRY(run_folder_path(probe, sizeof probe, folder, "latest", err));
     if (!lstat(probe, &st))
         return err_set(err, STATUS_NOTFOUND, "%s holds all checkpoints of a run: give one of them, or the run folder",

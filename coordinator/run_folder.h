@@ -29,6 +29,10 @@ enum status run_folder_read_line(const char *path, char *out, size_t cap, struct
 /* Returns the last event of this kind ("round") in RUN/metrics.jsonl, an object that the caller decrefs; NULL without
  * one. */
 json_t *run_folder_last_event(const char *run, const char *kind);
+/* Returns true if DIR/NAME exists. */
+bool run_folder_has(const char *dir, const char *name);
+/* Returns true if a live coordinator ("lock") or atoll launch ("launch.lock") holds this lock of the folder. */
+bool run_folder_locked(const char *dir, const char *lock);
 /* Returns true if the folder is missing or empty. */
 bool run_folder_empty(const char *path);
 

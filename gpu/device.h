@@ -319,6 +319,22 @@ const char *device_names(struct device *const *devices, int n, char out[DEVICE_N
 /* NULL is allowed. */
 void device_close(struct device *dev);
 
+/* --- for back ends: false: a plan is INVALID ---------------------------------------------------------------------- */
+
+/* Sets kv_heads if it is 0. */
+static inline bool attn_shape_valid(struct attn_shape *s)
+{
+    if (!s->kv_heads) s->kv_heads = s->heads;
+    return s->batch && s->seq && s->heads && s->head_dim && s->heads % s->kv_heads == 0;
+}
+
+static inline bool muon_matrices_valid(const struct muon_matrix *m, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!m[i].rows || !m[i].cols || m[i].ld < m[i].cols) return false;
+    return n > 0;
+}
+
 /* --- optional operations: the slot, or its default for NULL ------------------------------------------------------- */
 
 static inline void *device_host_alloc(struct device *dev, size_t bytes)

@@ -16,6 +16,11 @@
 #define MUON_C 2.0315f
 #define MUON_NORM_MIN 1e-7 /* lower limit of the norm: avoids a division by zero */
 
+static inline size_t muon_max(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
 static inline size_t muon_side(size_t rows, size_t cols)
 {
     return rows < cols ? rows : cols;
@@ -25,7 +30,7 @@ static inline size_t muon_side(size_t rows, size_t cols)
  * AdamW's learning rate and weight decay fit. */
 static inline float muon_length(size_t rows, size_t cols)
 {
-    return (float)(0.2 * sqrt((double)(rows > cols ? rows : cols)));
+    return (float)(0.2 * sqrt((double)muon_max(rows, cols)));
 }
 
 /* Multiply-adds of one round. */

@@ -18,12 +18,6 @@ static struct {
     struct err failure;
 } cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static enum status put_name(char *path, size_t size, size_t folder, const char *name, struct err *err)
-{
-    if (snprintf(path + folder, size - folder, "%s", name) < (int)(size - folder)) return STATUS_OK;
-    return err_set(err, STATUS_LIMIT, "CUDA: the path of this program is too long");
-}
-
 /* ATOLL_CUDA_PLUGIN, or atoll_cuda.so beside the running program (of a build) or in ../lib (of an installation). */
 static enum status plugin_path(char *path, size_t size, struct err *err)
 {
@@ -37,11 +31,13 @@ static enum status plugin_path(char *path, size_t size, struct err *err)
                        "ATOLL_CUDA_PLUGIN to the path of atoll_cuda.so");
     path[n] = '\0';
     size_t folder = (size_t)(strrchr(path, '/') + 1 - path);
-    TRY(put_name(path, size, folder, "atoll_cuda.so", err));
-    if (access(path, R_OK) == 0) return STATUS_OK;
-    TRY(put_name(path, size, folder, "../lib/atoll_cuda.so", err));
-    if (access(path, R_OK) == 0) return STATUS_OK;
-    return put_name(path, size, folder, "atoll_cuda.so", err); /* for the error */
+    static const char *const names[] = {"atoll_cuda.so", "../lib/atoll_cuda.so", "atoll_cuda.so"};
+    for (int i = 0; i < 3; i++) { /* the last one is for the error */
+        if (snprintf(path + folder, size - folder, "%s", names[i]) >= (int)(size - folder))
+            return err_set(err, STATUS_LIMIT, "CUDA: the path of this program is too long");
+        if (access(path, R_OK) == 0) break;
+    }
+    return STATUS_OK;
 }
 
 /* True if the driver's library is there, which the plugin needs. A plugin named by ATOLL_CUDA_PLUGIN may work without

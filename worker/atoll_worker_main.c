@@ -233,8 +233,7 @@ int main(int argc, char **argv)
         .usage = "--join WHERE [--dir DIR] [--name NAME] [--data.train GLOB] [--max-wait SECONDS] "
                  "[--section.key=value ...]",
         .about = describe(about),
-        .specs = specs,
-        .n_specs = sizeof specs / sizeof *specs,
+        OPTION_SPECS(specs),
         .settings_allowed = true,
         .resumable = true,
     };

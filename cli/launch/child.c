@@ -19,7 +19,7 @@
 #include "common/os/fileio.h"
 
 /* READS_MAX: four times the capacity of a pipe, so that the last output of an ended child is read completely. */
-enum { CODE_SIGNAL = 128, CODE_EXEC_FAILED = 127, READS_MAX = 16 };
+enum { CODE_EXEC_FAILED = 127, READS_MAX = 16 };
 
 void child_init(struct child *child, const char *name, const char *prefix, bool shown)
 {
@@ -39,18 +39,19 @@ void child_finish(struct child *child)
     child->argc = 0;
 }
 
-enum status child_arg(struct child *child, const char *fmt, ...)
+void child_arg(struct child *child, const char *fmt, ...)
 {
     char word[2048];
     va_list args;
     va_start(args, fmt);
     int n = vsnprintf(word, sizeof word, fmt, args);
     va_end(args);
-    if (n >= (int)sizeof word || child->argc == CHILD_ARGS_MAX) return STATUS_LIMIT;
-    child->argv[child->argc] = mem_strdup(word);
-    if (!child->argv[child->argc]) return STATUS_NOMEM;
-    child->argv[++child->argc] = NULL;
-    return STATUS_OK;
+    if (n >= (int)sizeof word || child->argc == CHILD_ARGS_MAX)
+        child->args = STATUS_LIMIT;
+    else if (!(child->argv[child->argc] = mem_strdup(word)))
+        child->args = STATUS_NOMEM;
+    else
+        child->argv[++child->argc] = NULL;
 }
 
 enum status child_log_open(struct child *child, const char *logs, struct err *err)
@@ -95,7 +96,7 @@ static int exec_result(int fd)
 enum status child_start(struct child *child, uint64_t now_us, struct err *err)
 {
     int out[2], result[2];
-    assert(child->state != CHILD_RUNNING && child->pid < 0 && child->argc > 0);
+    assert(child->state != CHILD_RUNNING && child->pid < 0 && child->argc > 0 && child->args == STATUS_OK);
     if (pipe2(out, O_CLOEXEC)) return err_set(err, STATUS_IO, "cannot create a pipe: %s", strerror(errno));
     if (pipe2(result, O_CLOEXEC)) {
         close(out[0]), close(out[1]);
@@ -187,7 +188,7 @@ bool child_reap(struct child *child)
     if (waitid(P_PID, (id_t)child->pid, &info, WEXITED | WNOHANG | WNOWAIT) || info.si_pid != child->pid) return false;
     kill(-child->pid, SIGKILL); /* kill its own children before waitpid frees the group's number */
     if (waitpid(child->pid, &wait_status, 0) != child->pid) return false;
-    child->code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : CODE_SIGNAL + WTERMSIG(wait_status);
+    child->code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : CHILD_SIGNALLED + WTERMSIG(wait_status);
     if (child->pipe_fd >= 0) {
         child_read(child);
         close(child->pipe_fd);
@@ -204,15 +205,10 @@ void child_signal(const struct child *child, int sig)
     if (child->state == CHILD_RUNNING) kill(child->pid, sig);
 }
 
-bool child_killed_by(const struct child *child, int sig)
-{
-    return child->state == CHILD_ENDED && child->code == CODE_SIGNAL + sig;
-}
-
 const char *child_ending(int code, char *out, size_t cap)
 {
-    if (code > CODE_SIGNAL)
-        snprintf(out, cap, "was killed by signal %d (%s)", code - CODE_SIGNAL, strsignal(code - CODE_SIGNAL));
+    if (code > CHILD_SIGNALLED)
+        snprintf(out, cap, "was killed by signal %d (%s)", code - CHILD_SIGNALLED, strsignal(code - CHILD_SIGNALLED));
     else
         snprintf(out, cap, "exited with code %d", code == EXIT_PERMANENT ? EXIT_FAILED : code);
     return out;

@@ -12,8 +12,9 @@
 #include <sys/types.h>
 
 #include "common/base/status.h"
+#include "common/os/fileio.h"
 
-enum { CHILD_ARGS_MAX = 160, CHILD_LINE_MAX = 4096, CHILD_ERROR_MAX = 512 };
+enum { CHILD_ARGS_MAX = 160, CHILD_LINE_MAX = 4096, CHILD_ERROR_MAX = 512, CHILD_SIGNALLED = 128 };
 
 enum child_state {
     CHILD_IDLE, /* not yet started */
@@ -27,17 +28,18 @@ struct child {
     char prefix[32]; /* prefix of its lines on the terminal: "[w3] " */
     bool shown;      /* print its lines on the terminal */
 
-    const char *ready_path; /* file that it writes when it is ready; NULL: none; borrowed */
+    char ready_path[FILEIO_PATH_MAX]; /* of a relay: file that it writes when it is ready */
 
     const char *env_name; /* environment variable set for this child; NULL: none */
     uint32_t env_value;
     char *argv[CHILD_ARGS_MAX + 1]; /* owned; argv[0] is the program's path */
     size_t argc;
+    enum status args; /* OK: the command line is complete; otherwise LIMIT, NOMEM */
 
     enum child_state state;
     pid_t pid;
     int pipe_fd, log_fd; /* -1 when closed */
-    int code;            /* exit code, or 128 + signal */
+    int code;            /* exit code, or CHILD_SIGNALLED + signal */
     uint64_t started_us, restart_at_us;
     unsigned failures; /* consecutive failures soon after a start */
 
@@ -51,8 +53,8 @@ struct child {
 void child_init(struct child *child, const char *name, const char *prefix, bool shown);
 /* Closes descriptors and frees the command line; a running process continues. */
 void child_finish(struct child *child);
-/* Appends one word to the command line. LIMIT, NOMEM. */
-enum status child_arg(struct child *child, const char *fmt, ...) __attribute__((format(printf, 2, 3))) MUST_CHECK;
+/* Appends one word to the command line. A failure stays in child->args. */
+void child_arg(struct child *child, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Opens LOGS/NAME.log for appending. LIMIT, IO. */
 enum status child_log_open(struct child *child, const char *logs, struct err *err) MUST_CHECK;
@@ -65,8 +67,6 @@ bool child_read(struct child *child);
 bool child_reap(struct child *child);
 void child_signal(const struct child *child, int sig);
 
-/* Returns true if this signal ended the child. */
-bool child_killed_by(const struct child *child, int sig);
 /* Writes "exited with code 3" or "was killed by signal 9 (Killed)". Returns out. */
 const char *child_ending(int code, char *out, size_t cap);
 

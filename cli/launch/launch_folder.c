@@ -34,15 +34,6 @@ static enum status lock(struct launch_folder *l, uint64_t n_workers, struct err 
     return STATUS_OK;
 }
 
-/* A coordinator started without launch may hold the folder; its workers need the address file, which launch deletes. */
-static enum status check_served(const struct launch_folder *l, struct err *err)
-{
-    int fd = -1;
-    TRY(run_dir_lock(l->dir, &fd, err));
-    close(fd);
-    return STATUS_OK;
-}
-
 enum status launch_folder_check_init(const struct launch_folder *l, const char *from, struct err *err)
 {
     if (l->resume.init_dir[0]) return STATUS_OK;
@@ -50,12 +41,6 @@ enum status launch_folder_check_init(const struct launch_folder *l, const char *
     enum status status = hf_folder_check(from, err);
     if (status != STATUS_OK) err_prefix(err, "model.init_from");
     return status;
-}
-
-static bool has_file(const struct launch_folder *l, const char *name)
-{
-    char path[FILEIO_PATH_MAX];
-    return run_folder_path(path, sizeof path, l->dir, name, NULL) == STATUS_OK && file_exists(path);
 }
 
 uint64_t launch_folder_workers(const struct launch_folder *l)
@@ -69,39 +54,33 @@ uint64_t launch_folder_workers(const struct launch_folder *l)
 enum status launch_folder_take(struct launch_folder *l, uint64_t n_workers, struct err *err)
 {
     TRY(run_dir_check_free(l->dir, err));
-    l->existing = dir_existing_length(l->dir);
-    l->had_lock = has_file(l, "launch.lock");
-    l->had_served = has_file(l, "lock");
-    l->had_logs = has_file(l, "logs");
-    l->had_workers = has_file(l, "workers");
+    run_dir_look(&l->before, l->dir);
+    l->had_lock = run_folder_has(l->dir, "launch.lock");
+    l->had_workers = run_folder_has(l->dir, "workers");
     TRY(dir_make(l->dir, err));
     TRY(lock(l, n_workers, err));
-    TRY(check_served(l, err));
+    /* A coordinator without launch may hold the folder; its workers need the address file, which launch deletes. */
+    int served = -1;
+    TRY(run_dir_lock(l->dir, &served, err));
+    close(served);
     TRY(resume_check(&l->resume, err));
     l->taken = true;
     return STATUS_OK;
 }
 
-static void remove_flat(const struct launch_folder *l, const char *name)
-{
-    char path[FILEIO_PATH_MAX];
-    struct err err;
-    if (run_folder_path(path, sizeof path, l->dir, name, &err) != STATUS_OK || dir_remove_flat(path, &err) != STATUS_OK)
-        log_warn("%s", err.msg);
-}
-
 void launch_folder_undo(const struct launch_folder *l, size_t n_workers)
 {
     char path[FILEIO_PATH_MAX], worker[48];
-    if (has_file(l, "journal")) return;
-    if (!l->had_logs) remove_flat(l, "logs");
+    struct err err = {0};
+    if (run_folder_has(l->dir, "journal")) return;
     for (size_t i = 0; !l->had_workers && i <= n_workers; i++) { /* the folder above them at last */
         snprintf(worker, sizeof worker, i < n_workers ? "workers/worker-%zu" : "workers", i);
-        remove_flat(l, worker);
+        if (run_folder_path(path, sizeof path, l->dir, worker, &err) != STATUS_OK ||
+            dir_remove_flat(path, &err) != STATUS_OK)
+            log_warn("%s", err.msg);
     }
-    if (!l->had_served && run_folder_path(path, sizeof path, l->dir, "lock", NULL) == STATUS_OK) unlink(path);
     if (!l->had_lock && run_folder_path(path, sizeof path, l->dir, "launch.lock", NULL) == STATUS_OK) unlink(path);
-    dir_remove_made(l->dir, l->existing);
+    run_dir_undo(&l->before, l->dir);
 }
 
 void launch_folder_release(struct launch_folder *l)

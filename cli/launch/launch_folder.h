@@ -7,15 +7,15 @@
 
 #include "common/base/status.h"
 #include "coordinator/resume.h"
+#include "coordinator/run_dir.h"
 
 struct launch_folder {
-    const char *dir;      /* --dir; borrowed */
-    struct resume resume; /* --resume */
-    size_t existing;      /* length of the part of `dir` that existed before launch; set by take */
-    bool taken;           /* `take` succeeded */
-    /* launch.lock, lock, logs/ and workers/ existed before; set by take */
-    bool had_lock, had_served, had_logs, had_workers;
-    int lock_fd; /* -1: not locked */
+    const char *dir;              /* --dir; borrowed */
+    struct resume resume;         /* --resume */
+    struct run_dir_before before; /* set by take, as the next two */
+    bool had_lock, had_workers;   /* launch.lock and workers/ existed before */
+    bool taken;                   /* `take` succeeded */
+    int lock_fd;                  /* -1: not locked */
 };
 
 /* Checks the initial parameters of a new run; `from` is model.init_from. launch checks early because the coordinator

@@ -28,10 +28,10 @@ enum {
     BACKOFF_MAX_US = 10000000,
     SHORT_LIFE_MS = 5000, /* a failure within this time of its start counts as consecutive */
     HOPELESS_FAILURES = 3,
-    FOLLOW_MS = 30000, /* time for workers to exit after the coordinator */
-    ADDRESS_POLL_MS = 20,
-    LOOK_MS = 1000,     /* between two checks that the run folder is still there */
-    RELAY_END_MS = 2000 /* time for relays to exit after SIGTERM */
+    FOLLOW_MS = 30000,    /* time for workers to exit after the coordinator */
+    ADDRESS_POLL_MS = 20, /* between two looks at the timers and for the address */
+    TICK_MS = 50,         /* the same when all have started */
+    RELAY_END_MS = 2000   /* time for relays to exit after SIGTERM */
 };
 
 static void print_line(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -68,29 +68,15 @@ void supervisor_finish(struct supervisor *s)
     s->signal_fd = -1;
 }
 
-/* Returns child i: 0 is the coordinator, then the workers, then the relays. */
-static struct child *child_at(struct supervisor *s, size_t i)
-{
-    assert(i <= s->n_workers + s->n_relays);
-    return i == 0 ? &s->coordinator : i <= s->n_workers ? &s->workers[i - 1] : &s->relays[i - 1 - s->n_workers];
-}
-
-static size_t n_children(const struct supervisor *s)
-{
-    return 1 + s->n_workers + s->n_relays;
-}
-
 static bool is_relay(const struct supervisor *s, const struct child *child)
 {
-    for (size_t i = 0; i < s->n_relays; i++)
-        if (child == &s->relays[i]) return true;
-    return false;
+    return child > &s->children[s->n_workers];
 }
 
 /* The children that stop need their relays, so only SIGKILL is for relays, too. */
 static void signal_all(struct supervisor *s, int sig)
 {
-    for (size_t i = 0; i < (sig == SIGKILL ? n_children(s) : 1 + s->n_workers); i++) child_signal(child_at(s, i), sig);
+    for (size_t i = 0; i < (sig == SIGKILL ? s->n : 1 + s->n_workers); i++) child_signal(&s->children[i], sig);
 }
 
 /* Stops restarts and sends SIGTERM once, because a second one could kill a child while it saves. SIGKILL follows after
@@ -100,23 +86,18 @@ static void stop_all(struct supervisor *s, uint64_t now_us)
     if (s->stopping) return;
     s->kill_at_us = now_us + (uint64_t)(s->stop_timeout_s * 1e6);
     s->stopping = true;
-    for (size_t i = 0; i < n_children(s); i++)
-        if (child_at(s, i)->state == CHILD_BACKOFF || child_at(s, i)->state == CHILD_IDLE)
-            child_at(s, i)->state = CHILD_ENDED;
+    for (size_t i = 0; i < s->n; i++)
+        if (s->children[i].state == CHILD_BACKOFF || s->children[i].state == CHILD_IDLE)
+            s->children[i].state = CHILD_ENDED;
     signal_all(s, SIGTERM);
 }
 
 static void exit_code_max(struct supervisor *s, int code)
 {
-    /* Severity: failure, wrong usage, resumable, success. */
-    static const int order[] = {EXIT_DONE, EXIT_RESUMABLE, EXIT_USAGE, EXIT_FAILED};
-    int mine = 0, other = 3;
-    for (int i = 0; i < 4; i++) {
-        if (order[i] == s->exit_code) mine = i;
-        if (order[i] == code) other = i;
-    }
-    assert(order[mine] == s->exit_code);
-    if (other > mine) s->exit_code = order[other];
+    static const int worst[] = {EXIT_FAILED, EXIT_USAGE, EXIT_RESUMABLE};
+    int i = 0;
+    while (i < 3 && code != worst[i] && s->exit_code != worst[i]) i++;
+    s->exit_code = i < 3 ? worst[i] : EXIT_DONE;
 }
 
 static void on_signal(struct supervisor *s, int sig, uint64_t now_us)
@@ -171,7 +152,7 @@ static void on_failure(struct supervisor *s, struct child *child, uint64_t now_u
     assert(!s->stopping && child->state == CHILD_ENDED);
     bool quick = now_us - child->started_us < SHORT_LIFE_MS * (uint64_t)1000;
     child->failures = quick ? child->failures + 1 : 1;
-    bool hopeless = child->code < 128 && quick && child->failures >= HOPELESS_FAILURES;
+    bool hopeless = child->code < CHILD_SIGNALLED && quick && child->failures >= HOPELESS_FAILURES;
     if (hopeless || s->restarts >= s->max_restarts) {
         if (hopeless)
             print_line("giving up: %s %s right after its start, %u times in a row", child->name, how, child->failures);
@@ -182,7 +163,7 @@ static void on_failure(struct supervisor *s, struct child *child, uint64_t now_u
     }
     uint64_t pause_us = backoff_us(BACKOFF_FIRST_US, child->failures - 1, BACKOFF_MAX_US);
     s->restarts++;
-    if (child != &s->coordinator && !is_relay(s, child)) count_worker(s);
+    if (child != s->children && !is_relay(s, child)) count_worker(s);
     child->state = CHILD_BACKOFF;
     child->restart_at_us = now_us + pause_us;
     print_line("%s %s: restarting in %s (restart %" PRIu64 " of %" PRIu64 ")%s", child->name, how,
@@ -197,7 +178,8 @@ static void on_permanent_failure(struct supervisor *s, const struct child *child
     give_up(s, child, "", child->code == EXIT_USAGE ? EXIT_USAGE : EXIT_FAILED, now_us);
 }
 
-/* Kills all children if the run folder was removed: nothing is left to save. Returns true if it was. */
+/* Kills all children if the run folder was removed, which ends the coordinator: nothing is left to save, and a restart
+ * would begin another run. Returns true if it was. */
 static bool end_if_removed(struct supervisor *s)
 {
     if (s->removed || !file_is_gone(s->lock_path, s->lock_fd)) return s->removed;
@@ -214,9 +196,9 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
 {
     char how[64], text[CHILD_ERROR_MAX + 32];
     if (end_if_removed(s)) return;
-    bool coordinator = child == &s->coordinator;
+    bool coordinator = child == s->children;
     /* SIGTERM before the child installed its handler loses nothing and counts as stopped. */
-    bool stopped = child->code == EXIT_RESUMABLE || (s->stopping && child_killed_by(child, SIGTERM));
+    bool stopped = child->code == EXIT_RESUMABLE || (s->stopping && child->code == CHILD_SIGNALLED + SIGTERM);
     if (child->code == EXIT_DONE && is_relay(s, child) && !s->stopping && !s->finished) {
         on_failure(s, child, now_us); /* a relay serves until the other children have ended */
     } else if (child->code == EXIT_DONE || stopped) {
@@ -235,8 +217,8 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
     if (!coordinator || child->state != CHILD_ENDED || s->stopping) return;
     if (s->finished) {
         s->term_at_us = now_us + FOLLOW_MS * (uint64_t)1000;
-        for (size_t i = 0; i < s->n_workers; i++)
-            if (s->workers[i].state != CHILD_RUNNING) s->workers[i].state = CHILD_ENDED;
+        for (size_t i = 1; i <= s->n_workers; i++)
+            if (s->children[i].state != CHILD_RUNNING) s->children[i].state = CHILD_ENDED;
     } else {
         stop_all(s, now_us); /* another process stopped the coordinator */
     }
@@ -256,12 +238,9 @@ static void print_join_line(const struct supervisor *s)
     mem_free(text);
 }
 
-static enum status start_idle(struct child *children, size_t n, uint64_t now_us, struct err *err)
+static enum status start_all(struct supervisor *s, size_t from, size_t end, uint64_t now_us, struct err *err)
 {
-    for (size_t i = 0; i < n; i++) {
-        assert(children[i].state == CHILD_IDLE);
-        TRY(child_start(&children[i], now_us, err));
-    }
+    for (size_t i = from; i < end; i++) TRY(child_start(&s->children[i], now_us, err));
     return STATUS_OK;
 }
 
@@ -270,32 +249,16 @@ static enum status followers_start(struct supervisor *s, uint64_t now_us, struct
 {
     if (s->workers_started || s->stopping) return STATUS_OK;
     if (!s->address[0]) {
-        if (s->coordinator.state != CHILD_RUNNING ||
+        if (s->children[0].state != CHILD_RUNNING ||
             run_folder_read_line(s->address_path, s->address, sizeof s->address, NULL) != STATUS_OK)
             return STATUS_OK; /* not yet */
         print_join_line(s);
-        TRY(start_idle(s->relays, s->n_relays, now_us, err));
+        TRY(start_all(s, 1 + s->n_workers, s->n, now_us, err));
     }
-    for (size_t i = 0; i < s->n_relays; i++)
-        if (!file_exists(s->relays[i].ready_path)) return STATUS_OK;
+    for (size_t i = 1 + s->n_workers; i < s->n; i++)
+        if (!file_exists(s->children[i].ready_path)) return STATUS_OK;
     s->workers_started = true;
-    return start_idle(s->workers, s->n_workers, now_us, err);
-}
-
-/* Returns milliseconds until the next timer; -1: no timer. */
-static int next_due_ms(struct supervisor *s, uint64_t now_us)
-{
-    uint64_t due = UINT64_MAX;
-    for (size_t i = 0; i < n_children(s); i++)
-        if (child_at(s, i)->state == CHILD_BACKOFF && child_at(s, i)->restart_at_us < due)
-            due = child_at(s, i)->restart_at_us;
-    if (s->stopping && s->kill_at_us < due) due = s->kill_at_us;
-    if (!s->stopping && s->look_at_us < due) due = s->look_at_us;
-    if (s->term_at_us && s->term_at_us < due) due = s->term_at_us;
-    if (!s->workers_started && !s->stopping && now_us + ADDRESS_POLL_MS * 1000 < due)
-        due = now_us + ADDRESS_POLL_MS * 1000;
-    if (due == UINT64_MAX) return -1;
-    return due <= now_us ? 0 : (int)((due - now_us) / 1000 + 1);
+    return start_all(s, 1, 1 + s->n_workers, now_us, err);
 }
 
 static enum status timers(struct supervisor *s, uint64_t now_us, struct err *err)
@@ -305,43 +268,40 @@ static enum status timers(struct supervisor *s, uint64_t now_us, struct err *err
         signal_all(s, SIGKILL);
         s->kill_at_us = UINT64_MAX;
     }
-    if (now_us >= s->look_at_us) {
-        s->look_at_us = now_us + LOOK_MS * (uint64_t)1000;
-        if (end_if_removed(s)) return STATUS_OK;
-    }
     if (s->term_at_us && now_us >= s->term_at_us) {
         s->term_at_us = 0;
         print_line("stopping workers: still running %d s after the coordinator exited", FOLLOW_MS / 1000);
         stop_all(s, now_us);
     }
-    for (size_t i = 0; i < n_children(s); i++) {
-        struct child *child = child_at(s, i);
+    for (size_t i = 0; i < s->n; i++) {
+        struct child *child = &s->children[i];
         if (child->state == CHILD_BACKOFF && now_us >= child->restart_at_us) TRY(child_start(child, now_us, err));
     }
     return followers_start(s, now_us, err);
 }
 
-static bool any_child_left(struct supervisor *s)
+static bool any_child_left(const struct supervisor *s)
 {
-    if (s->coordinator.state != CHILD_ENDED) return true;
-    for (size_t i = 0; i < s->n_workers; i++)
-        if (s->workers[i].state == CHILD_RUNNING || s->workers[i].state == CHILD_BACKOFF) return true;
-    return false;
+    bool left = s->children[0].state != CHILD_ENDED;
+    for (size_t i = 1; i <= s->n_workers; i++)
+        left = left || s->children[i].state == CHILD_RUNNING || s->children[i].state == CHILD_BACKOFF;
+    return left;
 }
 
-/* Waits for output, signals, exits of children, or the next timer. */
-static void wait_for_events(struct supervisor *s, struct pollfd *fds)
+/* Waits for output, signals and exits of children, until it is time to look at the timers. */
+static void wait_for_events(struct supervisor *s)
 {
+    struct pollfd fds[1 + sizeof s->children / sizeof *s->children];
     size_t n = 0;
     fds[n++] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
-    for (size_t i = 0; i < n_children(s); i++)
-        fds[n++] = (struct pollfd){.fd = child_at(s, i)->pipe_fd, .events = POLLIN}; /* poll skips -1 */
-    if (poll(fds, n, next_due_ms(s, clock_monotonic_us())) <= 0) return;
+    for (size_t i = 0; i < s->n; i++)
+        fds[n++] = (struct pollfd){.fd = s->children[i].pipe_fd, .events = POLLIN}; /* poll skips -1 */
+    if (poll(fds, n, s->workers_started ? TICK_MS : ADDRESS_POLL_MS) <= 0) return;
     struct signalfd_siginfo info;
     while (read(s->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
         on_signal(s, (int)info.ssi_signo, clock_monotonic_us());
-    for (size_t i = 0; i < n_children(s); i++) {
-        struct child *child = child_at(s, i);
+    for (size_t i = 0; i < s->n; i++) {
+        struct child *child = &s->children[i];
         if (!fds[i + 1].revents || child->pipe_fd < 0) continue;
         if (!child_read(child)) { /* it closed both outputs; SIGCHLD reports its exit */
             close(child->pipe_fd);
@@ -352,26 +312,26 @@ static void wait_for_events(struct supervisor *s, struct pollfd *fds)
 
 static void reap(struct supervisor *s)
 {
-    for (size_t i = 0; i < n_children(s); i++)
-        if (child_reap(child_at(s, i))) on_end(s, child_at(s, i), clock_monotonic_us());
+    for (size_t i = 0; i < s->n; i++)
+        if (child_reap(&s->children[i])) on_end(s, &s->children[i], clock_monotonic_us());
     /* If all workers were stopped, the coordinator would wait for new ones without limit. */
     bool resumable = s->n_workers > 0;
-    for (size_t i = 0; i < s->n_workers; i++)
-        resumable &= s->workers[i].state == CHILD_ENDED && s->workers[i].code == EXIT_RESUMABLE;
+    for (size_t i = 1; i <= s->n_workers; i++)
+        resumable &= s->children[i].state == CHILD_ENDED && s->children[i].code == EXIT_RESUMABLE;
     if (resumable && !s->stopping && !s->finished) stop_all(s, clock_monotonic_us());
 }
 
 /* The relays end last. */
-static void relays_stop(struct supervisor *s, struct pollfd *fds)
+static void relays_stop(struct supervisor *s)
 {
     uint64_t end_us = clock_monotonic_us() + RELAY_END_MS * (uint64_t)1000;
     s->stopping = true;
     s->kill_at_us = end_us;
-    for (size_t i = 0; i < s->n_relays; i++) child_signal(&s->relays[i], SIGTERM);
-    for (size_t i = 0; i < s->n_relays; i++) {
-        while (s->relays[i].state == CHILD_RUNNING) {
+    for (size_t i = 1 + s->n_workers; i < s->n; i++) child_signal(&s->children[i], SIGTERM);
+    for (size_t i = 1 + s->n_workers; i < s->n; i++) {
+        while (s->children[i].state == CHILD_RUNNING) {
             if (clock_monotonic_us() >= end_us) signal_all(s, SIGKILL);
-            wait_for_events(s, fds);
+            wait_for_events(s);
             reap(s);
         }
     }
@@ -379,14 +339,12 @@ static void relays_stop(struct supervisor *s, struct pollfd *fds)
 
 enum status supervisor_run(struct supervisor *s, struct err *err)
 {
-    struct pollfd *fds = mem_alloc(n_children(s) + 1, sizeof *fds);
-    if (!fds) return err_set(err, STATUS_NOMEM, "out of memory");
     unlink(s->address_path); /* left by an earlier start */
-    for (size_t i = 0; i < s->n_relays; i++) unlink(s->relays[i].ready_path);
-    enum status status = child_start(&s->coordinator, clock_monotonic_us(), err);
-    if (status != STATUS_OK) s->coordinator.state = CHILD_ENDED;
+    for (size_t i = 1 + s->n_workers; i < s->n; i++) unlink(s->children[i].ready_path);
+    enum status status = child_start(&s->children[0], clock_monotonic_us(), err);
+    if (status != STATUS_OK) s->children[0].state = CHILD_ENDED;
     while (any_child_left(s)) {
-        wait_for_events(s, fds);
+        wait_for_events(s);
         reap(s);
         enum status due = timers(s, clock_monotonic_us(), err);
         if (due != STATUS_OK && status == STATUS_OK) {
@@ -394,9 +352,8 @@ enum status supervisor_run(struct supervisor *s, struct err *err)
             stop_all(s, clock_monotonic_us());
         }
     }
-    relays_stop(s, fds);
+    relays_stop(s);
     terminal_bar_clear();
-    mem_free(fds);
     if (s->finished && s->exit_code == EXIT_RESUMABLE)
         s->exit_code = EXIT_DONE; /* the stop came after the end of the run */
     if (status == STATUS_OK && s->exit_code == EXIT_RESUMABLE)

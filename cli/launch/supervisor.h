@@ -16,7 +16,7 @@
  *
  * Shutdown:
  *   - Relays serve until all other children have ended, then get SIGTERM. A relay that ends earlier has failed.
- *   - If the run folder is removed, SIGKILL ends all children: a restart would begin another run.
+ *   - If the run folder is removed, the coordinator ends, and SIGKILL ends all others.
  *   - The coordinator's exit ends the run. Workers get 30 s to follow, then SIGTERM, then SIGKILL. If it exits with 0,
  *     the run is complete, even if a signal arrived just before.
  *   - The first SIGINT, SIGTERM or SIGHUP sends SIGTERM to all children, which save and exit with 75. The second sends
@@ -35,11 +35,8 @@
 enum { SUPERVISOR_WORKERS_MAX = 256, SUPERVISOR_ADDRESS_MAX = 512 };
 
 struct supervisor {
-    struct child coordinator;
-    struct child *workers; /* [n_workers], allocated by the caller */
-    size_t n_workers;
-    struct child *relays; /* [n_relays], allocated by the caller */
-    size_t n_relays;
+    struct child children[1 + 2 * SUPERVISOR_WORKERS_MAX]; /* [n]: the coordinator, the workers, their relays */
+    size_t n, n_workers;
     const char *address_path; /* file with the join address, written by the coordinator */
     bool show_join_line;      /* print the last line of that file once, if stdout is a terminal */
     const char *lock_path;    /* file that launch locked in the run folder */
@@ -64,7 +61,6 @@ struct supervisor {
     bool stop_requested;        /* a signal asked launch to stop */
     uint64_t stop_requested_us; /* time of the first signal */
     bool removed;               /* the run folder was removed: all are killed */
-    uint64_t look_at_us;        /* time of the next check that the run folder is still there */
     uint64_t kill_at_us;        /* while stopping: time of SIGKILL */
     uint64_t term_at_us;        /* after the coordinator's exit: time of SIGTERM to the workers; 0: not set */
 };

@@ -2,7 +2,6 @@
  * listens, and at the end the totals. */
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,19 +19,11 @@
 #include "wire/transport.h"
 
 struct relay_command {
-    const char *listen, *to, *join, *join_file, *control;
+    const char *join, *join_file, *control;
     struct relay_options options;
     struct transport_address coordinator; /* of --join */
     char kept[RELAY_ADDRESS_MAX];         /* HOST:PORT of an earlier relay with this --join-file; "": none */
 };
-
-static volatile sig_atomic_t stop;
-
-static void on_signal(int number)
-{
-    interrupt_on_signal(number);
-    stop = 1;
-}
 
 /* "-": standard input; otherwise a FIFO, created if missing. The relay holds it open for writing, so that it never
  * ends. */
@@ -51,11 +42,11 @@ static void find_kept(struct relay_command *c)
 {
     char line[JOIN_LINE_MAX];
     struct transport_address earlier;
-    if (c->listen || run_folder_read_line(c->join_file, line, sizeof line, NULL) != STATUS_OK ||
+    if (c->options.listen || run_folder_read_line(c->join_file, line, sizeof line, NULL) != STATUS_OK ||
         transport_address_parse(&earlier, line, NULL) != STATUS_OK)
         return;
     snprintf(c->kept, sizeof c->kept, "%.*s", (int)sizeof c->kept - 1, link_target_host(&earlier));
-    c->listen = c->kept;
+    c->options.listen = c->kept;
 }
 
 static enum status find_coordinator(struct relay_command *c, struct err *err)
@@ -63,7 +54,7 @@ static enum status find_coordinator(struct relay_command *c, struct err *err)
     if (!c->join_file)
         return err_set(err, STATUS_INVALID, "--join needs --join-file FILE: where to write the join line of the relay");
     if (link_target_find(&c->coordinator, c->join, err) != STATUS_OK) return err_prefix(err, "--join");
-    c->to = link_target_host(&c->coordinator);
+    c->options.to = link_target_host(&c->coordinator);
     find_kept(c);
     return STATUS_OK;
 }
@@ -86,7 +77,7 @@ static enum status serve(struct relay_command *c, struct relay *relay, const cha
     if (c->join) TRY(write_join_file(c, address, err));
     printf("%s\n", address);
     fflush(stdout);
-    log_info("started: %s to %s, link %s", address, c->to, link_spec_print(&c->options.spec, spec));
+    log_info("started: %s to %s, link %s", address, c->options.to, link_spec_print(&c->options.spec, spec));
     TRY(relay_run(relay, err));
     struct relay_totals t = relay_totals(relay);
     printf("connections %llu, bytes up %llu, bytes down %llu\n", (unsigned long long)t.connections,
@@ -100,17 +91,12 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     struct relay *relay;
     char address[RELAY_ADDRESS_MAX];
     TRY(link_spec_parse(&c->options.spec, o->args[0], err));
-    if (!c->to == !c->join)
+    if (!c->options.to == !c->join)
         return err_set(err, STATUS_INVALID, "give the coordinator: --to HOST:PORT, or --join with --join-file");
     if (c->join) TRY(find_coordinator(c, err));
-    c->options.to = c->to;
-    c->options.listen = c->listen ? c->listen : "127.0.0.1:0";
-    c->options.control_fd = -1;
-    c->options.stop = &stop;
+    if (!c->options.listen) c->options.listen = "127.0.0.1:0";
     if (c->control) TRY(open_control(c->control, &c->options.control_fd, err));
-    struct sigaction action = interrupt_action(on_signal);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
+    interrupt_catch();
     log_set_name("relay");
     TRY(relay_create(&relay, &c->options, address, err));
     enum status status = serve(c, relay, address, err);
@@ -120,13 +106,14 @@ static enum status run(struct options *o, void *ctx, struct err *err)
 
 int cmd_relay(int argc, char **argv)
 {
-    struct relay_command c = {0};
+    struct relay_command c = {.options.control_fd = -1};
     const struct option_spec specs[] = {
-        {"to", OPTION_TEXT, &c.to, "HOST:PORT", "pass connections on to this address"},
+        {"to", OPTION_TEXT, &c.options.to, "HOST:PORT", "pass connections on to this address"},
         {"join", OPTION_TEXT, &c.join, "JOIN", "pass on to this coordinator: a run folder, or a file with a join line"},
         {"join-file", OPTION_TEXT, &c.join_file, "FILE",
          "write the join line through the relay, for atoll-worker --join"},
-        {"listen", OPTION_TEXT, &c.listen, "HOST:PORT", "listen here; port 0: any free one (default 127.0.0.1:0)"},
+        {"listen", OPTION_TEXT, &c.options.listen, "HOST:PORT",
+         "listen here; port 0: any free one (default 127.0.0.1:0)"},
         {"control", OPTION_TEXT, &c.control, "FIFO",
          "read commands here, one a line; - is standard input: link SPEC,\n"
          "                           stall [SECONDS], go, cut, down, up, flip BYTES, quit"},
@@ -139,8 +126,7 @@ int cmd_relay(int argc, char **argv)
             "SPEC is none, or words joined by commas: 100mbit (both ways), up=20mbit, down=100mbit, rtt=50ms,\n"
             "jitter=5ms, outage=60s+10s (from 60 s after the start, for 10 s; may repeat). All connections share the\n"
             "rates. Not modelled: packet loss, and TCP's slow start over the long path.",
-        .specs = specs,
-        .n_specs = sizeof specs / sizeof *specs,
+        OPTION_SPECS(specs),
         .args_min = 1,
         .args_max = 1,
     };

@@ -23,10 +23,11 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/base/units.h"
+#include "common/os/interrupt.h"
 
 enum {
     PIECES_A_TURN = 64,        /* reads before each delivery */
-    IDLE_US = 200 * 1000,      /* interval to check `stop`: a signal may arrive just before the wait */
+    IDLE_US = 200 * 1000,      /* interval to check for a signal, which may arrive just before the wait */
     LATE_MAX_US = 1000 * 1000, /* a piece that waited longer in the socket counts as arrived so long ago */
     SOCKET_BUFFER = 256 << 10  /* the kernel's buffers are queues too: keep them short */
 };
@@ -481,7 +482,7 @@ enum status relay_run(struct relay *r, struct err *err)
     prctl(PR_SET_TIMERSLACK, 1);
     const struct link_spec spec = r->o.spec;
     use_spec(r, &spec, clock_monotonic_us());
-    while (!r->quit && !(r->o.stop && *r->o.stop)) {
+    while (!r->quit && interrupt_check(NULL) == STATUS_OK) {
         uint64_t now_us = clock_monotonic_us();
         if (update_stall(r, now_us)) move_bytes(r, now_us);
         set_timer(r, now_us);

@@ -6,18 +6,16 @@
 #ifndef CLI_LINK_RELAY_H
 #define CLI_LINK_RELAY_H
 
-#include <signal.h>
 #include <stdint.h>
 
 #include "common/base/status.h"
 #include "common/config/link_spec.h"
 
 struct relay_options {
-    const char *listen;          /* HOST:PORT; port 0: any free port */
-    const char *to;              /* HOST:PORT; each name is resolved once, at the start */
-    struct link_spec spec;       /* up: from the dialler to `to`; outages count from relay_run */
-    int control_fd;              /* commands, one per line; -1: none */
-    volatile sig_atomic_t *stop; /* set: the relay ends (NULL: ends only by command) */
+    const char *listen;    /* HOST:PORT; port 0: any free port */
+    const char *to;        /* HOST:PORT; each name is resolved once, at the start */
+    struct link_spec spec; /* up: from the dialler to `to`; outages count from relay_run */
+    int control_fd;        /* commands, one per line; -1: none */
 };
 
 struct relay_totals {
@@ -32,7 +30,7 @@ struct relay;
 /* Listens. Writes the numeric HOST:PORT to address. INVALID: a wrong address; IO. */
 enum status relay_create(struct relay **relay_p, const struct relay_options *options, char address[RELAY_ADDRESS_MAX],
                          struct err *err) MUST_CHECK;
-/* Relays until stopped. Commands:
+/* Relays until stopped by `quit` or a signal (common/os/interrupt.h). Commands:
  *     link SPEC             rates, delay and jitter from now on; outages from now on, too
  *     stall [SECONDS] | go  no byte moves, connections stay open
  *     cut                   reset every connection

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "cli/plan/plan.h"
-#include "cli/plan/plan_choice.h"
 #include "cli/verbs.h"
 #include "common/base/mem.h"
 #include "common/base/units.h"
@@ -21,6 +20,7 @@ struct verb {
     const char *link;
     double step_s;
     bool json, only, measure;
+    double *ends_s; /* of each round, with --json */
     struct progress progress;
     struct link_spec links[PLAN_WORKERS_MAX];
     struct plan plan;
@@ -77,10 +77,10 @@ static json_t *run_json(const struct plan *p, uint32_t workers)
     return o;
 }
 
-static json_t *ends_json(const struct plan_run *r)
+static json_t *ends_json(const struct verb *v)
 {
     json_t *list = json_array();
-    for (uint64_t i = 0; i < r->rounds; i++) json_array_append_new(list, json_real(r->ends_s[i]));
+    for (uint64_t i = 0; i < v->plan.run.rounds; i++) json_array_append_new(list, json_real(v->ends_s[i]));
     return list;
 }
 
@@ -185,8 +185,13 @@ static void print_choice(const struct verb *v)
 
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
 
-static enum status links_of(struct verb *v, struct err *err)
+static enum status check(struct verb *v, struct err *err)
 {
+    if (!(v->step_s >= 0 && v->step_s < 1e6))
+        return err_set(err, STATUS_INVALID, "--step-seconds is %g: give seconds of an inner step, above 0", v->step_s);
+    if (!v->workers || v->workers > PLAN_WORKERS_MAX)
+        return err_set(err, STATUS_INVALID, "--workers is %" PRIu64 ": give 1 to %d", v->workers, PLAN_WORKERS_MAX);
+    if (v->measure) return STATUS_OK;
     if (!v->link)
         return err_set(err, STATUS_INVALID,
                        "--link is missing: give the workers' link, such as --link 100mbit,rtt=50ms (atoll probe JOIN "
@@ -194,24 +199,11 @@ static enum status links_of(struct verb *v, struct err *err)
     return link_specs_parse(v->links, v->workers, v->link, err);
 }
 
-static enum status check(struct verb *v, const struct options *o, struct err *err)
-{
-    if (!(v->step_s >= 0 && v->step_s < 1e6))
-        return err_set(err, STATUS_INVALID, "--step-seconds is %g: give seconds of an inner step, above 0", v->step_s);
-    struct config config;
-    struct plan_request request = {.path = o->n_args ? o->args[0] : NULL, .options = o, .workers = 1};
-    TRY(plan_config(&config, &request, NULL, err));
-    if (!v->workers) v->workers = 2;
-    if (v->workers > PLAN_WORKERS_MAX)
-        return err_set(err, STATUS_INVALID, "--workers is %" PRIu64 ": give 1 to %d", v->workers, PLAN_WORKERS_MAX);
-    return v->measure ? STATUS_OK : links_of(v, err);
-}
-
 static enum status run(struct options *o, void *ctx, struct err *err)
 {
     struct verb *v = ctx;
     static const struct plan_changes none;
-    TRY(check(v, o, err));
+    TRY(check(v, err));
     struct plan_request request = {.path = o->n_args ? o->args[0] : NULL,
                                    .options = o,
                                    .workers = (uint32_t)v->workers,
@@ -234,7 +226,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
         return STATUS_OK;
     }
     progress_show(&v->progress, "planning this configuration");
-    TRY(plan_make(&v->plan, &request, &none, err));
+    TRY(plan_make(&v->plan, &request, &none, v->json ? &v->ends_s : NULL, err));
     progress_end(&v->progress);
     if (!v->json) print_plan(v);
     fflush(stdout);
@@ -243,7 +235,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     if (!v->json && !v->only) print_choice(v);
     if (!v->json) return STATUS_OK;
     json_t *root = json_object(), *plan = run_json(&v->plan, (uint32_t)v->workers);
-    json_object_set_new(plan, "round_ends_s", ends_json(&v->plan.run));
+    json_object_set_new(plan, "round_ends_s", ends_json(v));
     json_object_set_new(root, "plan", plan);
     print_json(v->only ? root : choice_json(v, root));
     return STATUS_OK;
@@ -260,17 +252,17 @@ static enum status run_and_erase(struct options *o, void *ctx, struct err *err)
 
 int cmd_plan(int argc, char **argv)
 {
-    struct verb *v = mem_alloc(1, sizeof *v);
-    if (!v) return fprintf(stderr, "atoll: out of memory\n"), EXIT_FAILED;
+    static struct verb v; /* large */
+    v.workers = 2;
     const struct option_spec specs[] = {
-        {"workers", OPTION_COUNT, &v->workers, "N", "number of workers (default 2)"},
-        {"link", OPTION_TEXT, &v->link, "SPEC",
+        {"workers", OPTION_COUNT, &v.workers, "N", "number of workers (default 2)"},
+        {"link", OPTION_TEXT, &v.link, "SPEC",
          "link of every worker, or of each, separated by ';': as of atoll launch --link"},
-        {"step-seconds", OPTION_REAL, &v->step_s, "S", "time of an inner step (default: measured here, at least 2 s)"},
-        {"params", OPTION_COUNT, &v->params, "N", "trained parameters of a model.family external"},
-        {"json", OPTION_FLAG, &v->json, NULL, "print JSON, with the end of every round"},
-        {"only", OPTION_FLAG, &v->only, NULL, "plan this configuration alone, not its neighbours"},
-        {"measure", OPTION_FLAG, &v->measure, NULL, "measure an inner step on this machine, print it and end"},
+        {"step-seconds", OPTION_REAL, &v.step_s, "S", "time of an inner step (default: measured here, at least 2 s)"},
+        {"params", OPTION_COUNT, &v.params, "N", "trained parameters of a model.family external"},
+        {"json", OPTION_FLAG, &v.json, NULL, "print JSON, with the end of every round"},
+        {"only", OPTION_FLAG, &v.only, NULL, "plan this configuration alone, not its neighbours"},
+        {"measure", OPTION_FLAG, &v.measure, NULL, "measure an inner step on this machine, print it and end"},
     };
     struct options o = {
         .program = "atoll plan",
@@ -278,14 +270,11 @@ int cmd_plan(int argc, char **argv)
         .about = "Plan a run before it starts: memory, bytes, seconds of a round by part, utilization, time and bytes\n"
                  "of the whole run, also with other methods, H, codecs and overlap, and which of them to choose.\n"
                  "The rounds are computed from rates, delays and measured costs. Faults are left out.",
-        .specs = specs,
-        .n_specs = sizeof specs / sizeof *specs,
+        OPTION_SPECS(specs),
         .args_max = 1,
         .settings_allowed = true,
     };
-    int code = options_main(&o, argc, argv, run_and_erase, v);
-    plan_finish(&v->plan);
-    plan_choice_finish(&v->choice);
-    mem_free(v);
+    int code = options_main(&o, argc, argv, run_and_erase, &v);
+    mem_free(v.ends_s);
     return code;
 }

@@ -1,11 +1,14 @@
 #include "cli/plan/plan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/log.h"
+#include "common/base/median.h"
 #include "common/base/mem.h"
 #include "common/config/config.h"
+#include "common/config/sync_points.h"
 #include "coordinator/settings.h"
 #include "worker/replica_setup.h"
 
@@ -16,44 +19,129 @@ enum {
 
 static const double measure_s = 2; /* time for which steps are measured */
 
-void plan_change(struct plan_changes *changes, const char *key, const char *value)
+/* --- the run from its first rounds ---------------------------------------------------------------------------------
+ */
+
+/* Keeps the rounds of each kind that are enough to know all of them. */
+static void shorten(struct config *config, uint64_t rounds_max)
 {
-    if (!*value || changes->n == PLAN_CHANGES_MAX) return;
-    snprintf(changes->words[changes->n++], PLAN_CHANGE_MAX, "--%s=%s", key, value);
+    struct sync_rounds r = sync_rounds_of(config);
+    if (sync_rounds_count(&r) <= rounds_max) return;
+    uint64_t averaged = r.start_step < rounds_max ? r.start_step : rounds_max;
+    config->train.start_step = (uint32_t)averaged;
+    config->train.max_steps = (uint32_t)(averaged + rounds_max * r.sync_every);
 }
 
-enum status plan_config(struct config *config, const struct plan_request *request, const struct plan_changes *changes,
-                        struct err *err)
+/* Rounds of one kind: `count` in the run, of which [first, end) were planned. */
+struct kind {
+    size_t first, end;
+    uint64_t count;
+    double usual_s;
+};
+
+static double length_s(const struct plan_mark *marks, size_t round)
 {
-    struct config_sources sources;
-    struct options *options = mem_alloc(1, sizeof *options);
-    char workers[PLAN_CHANGE_MAX];
-    if (!options) return err_set(err, STATUS_NOMEM, "out of memory");
-    *options = *request->options;
-    if (options->n_settings + PLAN_CHANGES_MAX >= OPTIONS_SETTINGS_MAX) {
-        mem_free(options);
-        return err_set(err, STATUS_INVALID, "too many settings: write them into the configuration file");
+    return marks[round + 1].at_s - marks[round].at_s;
+}
+
+/* The usual length is the median of the later half, without the last round, which has no overlap. */
+static struct kind kind_of(const struct plan_mark *marks, size_t first, size_t end, uint64_t count)
+{
+    struct kind k = {.first = first, .end = end, .count = count};
+    double values[1024];
+    size_t n = 0, from = first + (end - first) / 2, to = end - from > 1 ? end - 1 : end;
+    for (size_t i = from; i < to && n < 1024; i++) values[n++] = length_s(marks, i);
+    k.usual_s = n ? median_of(values, n) : 0;
+    return k;
+}
+
+/* Writes the ends of the rounds of a kind (ends_s NULL: nowhere): the usual one is repeated before the last one.
+ * Returns the last end. */
+static double stretch(const struct plan_mark *marks, const struct kind *k, double at_s, double *ends_s)
+{
+    size_t n = k->end - k->first;
+    for (uint64_t i = 0; i < k->count; i++) {
+        if (i + 1 < n || k->count == n)
+            at_s += length_s(marks, k->first + i);
+        else
+            at_s += i + 1 == k->count ? length_s(marks, k->end - 1) : k->usual_s;
+        if (ends_s) ends_s[i] = at_s;
     }
+    return at_s;
+}
+
+static void fill(struct plan_run *run, const struct plan_setup *whole, const struct config *some,
+                 const struct plan_mark *marks, double *ends_s)
+{
+    struct sync_rounds all = sync_rounds_of(whole->config), planned = sync_rounds_of(some);
+    uint64_t rounds = sync_rounds_count(&all), early = all.start_step < rounds ? all.start_step : rounds;
+    size_t n = sync_rounds_count(&planned), averaged = planned.start_step < n ? planned.start_step : n;
+    struct kind first = kind_of(marks, 0, averaged, early), later = kind_of(marks, averaged, n, rounds - early);
+    const struct kind *k = later.count ? &later : &first;
+    double early_s = stretch(marks, &first, 0, ends_s);
+    *run = (struct plan_run){.rounds = rounds,
+                             .round_s = k->usual_s,
+                             .seconds = stretch(marks, &later, early_s, ends_s ? ends_s + early : NULL)};
+    size_t from = k->end - k->first > 2 ? k->first + (k->end - k->first) / 2 : k->first; /* as kind_of */
+    size_t to = n - from > 1 ? n - 1 : n;
+    const struct plan_mark *a = &marks[from], *b = &marks[to], *end = &marks[n];
+    double share = 1 / ((double)(to - from) * whole->workers), took = b->at_s - a->at_s;
+    for (int p = 0; p < PLAN_PARTS; p++) run->parts_s[p] = (b->parts_s[p] - a->parts_s[p]) * share;
+    if (took > 0) run->utilization = fmin(1, run->parts_s[PLAN_COMPUTE] * (double)(to - from) / took);
+    double more = (double)(rounds - n) / (double)(to - from);
+    run->bytes_up = (uint64_t)(end->up + (b->up - a->up) * more);
+    run->bytes_down = (uint64_t)(end->down + (b->down - a->down) * more);
+}
+
+enum status plan_run_make(struct plan_run *run, const struct plan_setup *whole, uint64_t rounds_max, double **ends_p,
+                          struct err *err)
+{
+    struct config some = *whole->config;
+    struct plan_setup shorter = *whole;
+    struct sync_rounds all = sync_rounds_of(whole->config);
+    shorten(&some, rounds_max);
+    shorter.config = &some;
+    struct sync_rounds planned = sync_rounds_of(&some);
+    struct plan_mark *marks = mem_alloc(sync_rounds_count(&planned) + 1, sizeof *marks);
+    if (ends_p) *ends_p = mem_alloc(sync_rounds_count(&all) + 1, sizeof **ends_p);
+    enum status status = marks && (!ends_p || *ends_p) ? plan_rounds(marks, &shorter) : STATUS_NOMEM;
+    if (status == STATUS_OK)
+        fill(run, whole, &some, marks, ends_p ? *ends_p : NULL);
+    else
+        err_set(err, status, "%s", status == STATUS_NOMEM ? "out of memory" : "the run does not end");
+    mem_free(marks);
+    return status;
+}
+
+/* --- a configuration ---------------------------------------------------------------------------------------------- */
+
+/* Reads the configuration with the changes on top. */
+static enum status read_config(struct config *config, const struct plan_request *request,
+                               const struct plan_changes *changes, struct err *err)
+{
+    static struct options options; /* large */
+    struct config_sources sources;
+    char workers[PLAN_CHANGE_MAX];
+    options = *request->options;
+    if (options.n_settings + PLAN_CHANGES_MAX >= OPTIONS_SETTINGS_MAX)
+        return err_set(err, STATUS_INVALID, "too many settings: write them into the configuration file");
     snprintf(workers, sizeof workers, "--coordinator.min_workers=%u", request->workers);
-    options->settings[options->n_settings++] = workers;
-    for (uint32_t i = 0; changes && i < changes->n; i++) options->settings[options->n_settings++] = changes->words[i];
-    if (changes && changes->n) log_set_level(LOG_ERROR); /* what a neighbour's method replaces is no news */
-    enum status status = settings_read(config, &sources, request->path, NULL, options, err);
+    options.settings[options.n_settings++] = workers;
+    for (uint32_t i = 0; i < changes->n; i++) options.settings[options.n_settings++] = changes->words[i];
+    if (changes->n) log_set_level(LOG_ERROR); /* what a neighbour's method replaces is no news */
+    enum status status = settings_read(config, &sources, request->path, NULL, &options, err);
     log_set_level(LOG_INFO);
-    mem_free(options);
     return status;
 }
 
 /* A model of another program is one matrix, as far as its size is known. */
 static enum status external_layout(struct layout *layout, uint64_t params, struct err *err)
 {
-    const uint64_t shape[2] = {(params + 1023) / 1024, 1024};
     if (!params)
         return err_set(err, STATUS_INVALID,
                        "model.family external: its workers define the model: give --params N, the number of "
                        "trained parameters, and --step-seconds");
-    TRY(layout_add(layout, "model", 2, shape, LAYOUT_INIT_ZEROS, 0, LAYOUT_DECAY));
-    return layout_split(layout, 0);
+    return plan_matrix(layout, params);
 }
 
 struct model {
@@ -77,7 +165,7 @@ enum status plan_step(double *step_s, const struct plan_request *request, struct
 {
     struct config config;
     struct model m;
-    TRY(plan_config(&config, request, NULL, err));
+    TRY(read_config(&config, request, &(struct plan_changes){0}, err));
     enum status status = model_of(&m, &config, request, err);
     if (status == STATUS_OK && m.external)
         status = err_set(err, STATUS_INVALID,
@@ -88,11 +176,11 @@ enum status plan_step(double *step_s, const struct plan_request *request, struct
 }
 
 enum status plan_make(struct plan *plan, const struct plan_request *request, const struct plan_changes *changes,
-                      struct err *err)
+                      double **ends_p, struct err *err)
 {
     struct model m;
     memset(plan, 0, sizeof *plan);
-    TRY(plan_config(&plan->config, request, changes, err));
+    TRY(read_config(&plan->config, request, changes, err));
     enum status status = model_of(&m, &plan->config, request, err);
     plan->params = m.layout.n_params;
     if (status == STATUS_OK)
@@ -102,13 +190,7 @@ enum status plan_make(struct plan *plan, const struct plan_request *request, con
     plan->costs.step_s = request->step_s;
     bool ddp = plan->config.train.method == METHOD_DDP || plan->config.train.sync_every == 1;
     struct plan_setup setup = {&plan->config, &plan->costs, request->links, request->workers};
-    if (status == STATUS_OK) status = plan_run_make(&plan->run, &setup, ddp ? DDP_ROUNDS_MAX : ROUNDS_MAX, err);
+    if (status == STATUS_OK) status = plan_run_make(&plan->run, &setup, ddp ? DDP_ROUNDS_MAX : ROUNDS_MAX, ends_p, err);
     layout_finish(&m.layout);
     return status;
-}
-
-void plan_finish(struct plan *plan)
-{
-    mem_free(plan->run.ends_s);
-    plan->run.ends_s = NULL;
 }

@@ -1,9 +1,9 @@
-#include "cli/plan/plan_choice.h"
-
+#include <assert.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "common/base/mem.h"
+#include "cli/plan/plan.h"
 #include "common/base/units.h"
 #include "common/config/config.h"
 
@@ -27,52 +27,61 @@ static const struct {
 };
 enum { N_CODECS = sizeof codecs / sizeof *codecs };
 
-static struct plan_neighbour *add(struct plan_choice *choice, const char *what)
+static void change(struct plan_neighbour *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void change(struct plan_neighbour *n, const char *fmt, ...)
 {
-    if (choice->n == PLAN_NEIGHBOURS_MAX) return NULL;
+    va_list args;
+    assert(n->changes.n < PLAN_CHANGES_MAX);
+    va_start(args, fmt);
+    vsnprintf(n->changes.words[n->changes.n++], PLAN_CHANGE_MAX, fmt, args);
+    va_end(args);
+}
+
+/* Lists a neighbour of the configuration that consists of `changes`. */
+static struct plan_neighbour *add(struct plan_choice *choice, const struct plan_changes *changes)
+{
+    assert(choice->n < PLAN_NEIGHBOURS_MAX);
     struct plan_neighbour *n = &choice->neighbours[choice->n++];
-    memset(n, 0, sizeof *n);
-    snprintf(n->what, sizeof n->what, "%s", what);
+    n->changes = *changes;
     return n;
 }
 
-static void add_number(struct plan_choice *choice, const char *name, const char *key, uint32_t value)
+static void add_number(struct plan_choice *choice, const struct plan_changes *changes, const char *name,
+                       const char *key, uint32_t value)
 {
-    char what[PLAN_CHANGE_MAX], text[16];
-    snprintf(what, sizeof what, "%s %u", name, value);
-    snprintf(text, sizeof text, "%u", value);
-    struct plan_neighbour *n = add(choice, what);
-    if (n) plan_change(&n->changes, key, text);
+    struct plan_neighbour *n = add(choice, changes);
+    snprintf(n->what, sizeof n->what, "%s %u", name, value);
+    change(n, "--train.%s=%u", key, value);
 }
 
 /* In the order in which they are recommended: those that cost the least loss first. */
-static void list_neighbours(struct plan_choice *choice, const struct config *c)
+static void list_neighbours(struct plan_choice *choice, const struct config *c, const struct plan_changes *changes)
 {
     uint32_t h = c->train.sync_every;
     bool ddp = c->train.method == METHOD_DDP;
-    char what[PLAN_CHANGE_MAX];
+    choice->n = 0;
     for (int i = 0; i < N_CODECS && !ddp; i++) {
         if (!strcmp(codecs[i].up, c->codec.up)) continue;
-        snprintf(what, sizeof what, "codec %s, down %s", codecs[i].up, codecs[i].down);
-        struct plan_neighbour *n = add(choice, what);
-        if (!n) return;
-        plan_change(&n->changes, "codec.up", codecs[i].up);
-        plan_change(&n->changes, "codec.down", codecs[i].down);
+        struct plan_neighbour *n = add(choice, changes);
+        snprintf(n->what, sizeof n->what, "codec %s, down %s", codecs[i].up, codecs[i].down);
+        change(n, "--codec.up=%s", codecs[i].up);
+        change(n, "--codec.down=%s", codecs[i].down);
         /* SparseLoCo (2508.15706) has no outer momentum. */
-        bool momentum = c->train.method == METHOD_DILOCO && !strncmp(codecs[i].up, "topk", 4);
-        plan_change(&n->changes, "train.method", momentum ? "local-sgd" : "");
+        if (c->train.method == METHOD_DILOCO && !strncmp(codecs[i].up, "topk", 4))
+            change(n, "--train.method=local-sgd");
     }
-    if (!ddp && h >= 8 && c->train.overlap != h / 4) add_number(choice, "overlap", "train.overlap", h / 4);
-    if (!ddp && c->train.overlap) add_number(choice, "overlap", "train.overlap", 0);
+    if (!ddp && h >= 8 && c->train.overlap != h / 4) add_number(choice, changes, "overlap", "overlap", h / 4);
+    if (!ddp && c->train.overlap) add_number(choice, changes, "overlap", "overlap", 0);
     for (uint32_t by = 2; by <= 8 && !ddp && h <= UINT32_MAX / 8; by *= 2)
-        if ((uint64_t)h * by <= c->train.max_steps / 4) add_number(choice, "H", "train.sync_every", h * by);
+        if ((uint64_t)h * by <= c->train.max_steps / 4) add_number(choice, changes, "H", "sync_every", h * by);
     for (uint32_t by = 2; by <= 4 && !ddp; by *= 2)
-        if (h / by) add_number(choice, "H", "train.sync_every", h / by);
-    for (int m = METHOD_DDP; m <= METHOD_ASYNC; m++) {
-        if ((enum train_method)m == c->train.method) continue;
-        snprintf(what, sizeof what, "method %s", config_method_name((enum train_method)m));
-        struct plan_neighbour *n = add(choice, what);
-        if (n) plan_change(&n->changes, "train.method", config_method_name((enum train_method)m));
+        if (h / by) add_number(choice, changes, "H", "sync_every", h / by);
+    for (enum train_method m = METHOD_DDP; m <= METHOD_ASYNC; m++) {
+        if (m == c->train.method) continue;
+        struct plan_neighbour *n = add(choice, changes);
+        snprintf(n->what, sizeof n->what, "method %s", config_method_name(m));
+        change(n, "--train.method=%s", config_method_name(m));
     }
 }
 
@@ -81,23 +90,14 @@ static enum status plan_all(struct plan_choice *choice, const struct config *of,
                             const struct plan_request *request, struct err *err)
 {
     struct err ignored;
-    list_neighbours(choice, of);
     uint32_t kept = 0;
+    list_neighbours(choice, of, changes);
     for (uint32_t i = 0; i < choice->n; i++) {
         struct plan_neighbour *n = &choice->neighbours[i];
-        struct plan_changes own = n->changes;
         progress_show(request->progress, "planning %u of %u other settings: %s", i + 1, choice->n, n->what);
-        n->changes = *changes;
-        for (uint32_t k = 0; k < own.n && n->changes.n < PLAN_CHANGES_MAX; k++)
-            memcpy(n->changes.words[n->changes.n++], own.words[k], PLAN_CHANGE_MAX);
-        enum status status = plan_make(&n->plan, request, &n->changes, &ignored);
+        enum status status = plan_make(&n->plan, request, &n->changes, NULL, &ignored);
         if (status == STATUS_NOMEM) return err_set(err, status, "%s", ignored.msg);
-        if (status != STATUS_OK) {
-            plan_finish(&n->plan);
-            continue;
-        }
-        if (kept != i) choice->neighbours[kept] = *n;
-        kept++;
+        if (status == STATUS_OK) choice->neighbours[kept++] = *n;
     }
     choice->n = kept;
     return STATUS_OK;
@@ -122,14 +122,6 @@ static const struct plan_neighbour *pick(const struct plan_choice *choice, const
         if (!best || n->plan.run.seconds < best->plan.run.seconds) best = n;
     }
     return best && best->plan.run.seconds <= (1 - worth) * than->run.seconds ? best : NULL;
-}
-
-static void free_neighbours(struct plan_choice *choice)
-{
-    for (uint32_t i = 0; choice->neighbours && i < choice->n; i++) plan_finish(&choice->neighbours[i].plan);
-    mem_free(choice->neighbours);
-    choice->neighbours = NULL;
-    choice->n = 0;
 }
 
 static void explain(struct plan_choice *choice, const struct plan *base)
@@ -157,40 +149,21 @@ static void explain(struct plan_choice *choice, const struct plan *base)
 }
 
 /* Changes one thing after the other until the workers are busy enough. */
-static enum status recommend(struct plan_choice *choice, const struct plan *base, const struct plan_request *request,
-                             struct err *err)
-{
-    struct plan_choice more = {0};
-    enum status status = STATUS_OK;
-    const struct plan_neighbour *next = base->run.utilization >= busy_enough ? NULL : pick(choice, base);
-    for (int step = 1; next; step++) {
-        choice->changes = next->changes;
-        choice->recommended = next->plan;
-        choice->recommended.run.ends_s = NULL; /* of the neighbour */
-        next = NULL;
-        free_neighbours(&more);
-        if (choice->recommended.run.utilization >= busy_enough || step == STEPS_OF_CHANGES) break;
-        more.neighbours = mem_alloc(PLAN_NEIGHBOURS_MAX, sizeof *more.neighbours);
-        if (!more.neighbours) return err_set(err, STATUS_NOMEM, "out of memory");
-        status = plan_all(&more, &choice->recommended.config, &choice->changes, request, err);
-        if (status == STATUS_OK) next = pick(&more, &choice->recommended);
-    }
-    free_neighbours(&more);
-    explain(choice, base);
-    return status;
-}
-
 enum status plan_choose(struct plan_choice *choice, const struct plan *base, const struct plan_request *request,
                         struct err *err)
 {
-    static const struct plan_changes none;
-    *choice = (struct plan_choice){.neighbours = mem_alloc(PLAN_NEIGHBOURS_MAX, sizeof *choice->neighbours)};
-    if (!choice->neighbours) return err_set(err, STATUS_NOMEM, "out of memory");
-    TRY(plan_all(choice, &base->config, &none, request, err));
-    return recommend(choice, base, request, err);
-}
-
-void plan_choice_finish(struct plan_choice *choice)
-{
-    free_neighbours(choice);
+    static struct plan_choice more; /* large */
+    const struct plan *so_far = base;
+    *choice = (struct plan_choice){.n = 0};
+    TRY(plan_all(choice, &base->config, &choice->changes, request, err));
+    for (int step = 0; step < STEPS_OF_CHANGES && so_far->run.utilization < busy_enough; step++) {
+        if (step) TRY(plan_all(&more, &so_far->config, &choice->changes, request, err));
+        const struct plan_neighbour *next = pick(step ? &more : choice, so_far);
+        if (!next) break;
+        choice->changes = next->changes;
+        choice->recommended = next->plan;
+        so_far = &choice->recommended;
+    }
+    explain(choice, base);
+    return STATUS_OK;
 }

@@ -50,6 +50,14 @@ static double seconds_now(void)
     return (double)clock_monotonic_us() * 1e-6;
 }
 
+/* Returns the seconds since *t, and sets *t to now. */
+static double lap(double *t)
+{
+    double before = *t;
+    *t = seconds_now();
+    return *t - before;
+}
+
 static enum status compress(struct bench *b, uint32_t i)
 {
     size_t size;
@@ -127,37 +135,33 @@ static enum status apply(struct bench *b, bool relayed)
 
 static enum status measure(struct bench *b, struct plan_fragment *cost)
 {
-    double compress_s[REPEATS], deliver_s[REPEATS], merge_s[REPEATS], outer_s[REPEATS], apply_s[REPEATS], t;
+    enum { COMPRESS, DELIVER, MERGE, OUTER, APPLY, COSTS };
+    double s[COSTS][REPEATS], t;
+    double *const seconds[COSTS] = {&cost->compress_s, &cost->deliver_s, &cost->merge_s, &cost->outer_s,
+                                    &cost->apply_s};
     for (int k = 0; k < REPEATS; k++) {
-        t = seconds_now();
         for (uint32_t i = 0; i < b->n_deltas; i++) {
             rng_normal_fill(1, RNG_TEST, (uint64_t)i * b->count, delta_scale, b->values, b->count);
-            if (i == 0) t = seconds_now();
+            t = seconds_now();
             TRY(compress(b, i));
-            if (i == 0) compress_s[k] = seconds_now() - t;
+            if (i == 0) s[COMPRESS][k] = lap(&t);
         }
         t = seconds_now();
         for (uint32_t i = 0; i < b->n_deltas; i++) TRY(deliver(b, i));
-        deliver_s[k] = (seconds_now() - t) / b->n_deltas;
-        t = seconds_now();
+        s[DELIVER][k] = lap(&t) / b->n_deltas;
         TRY(merge(b));
-        merge_s[k] = (seconds_now() - t) / b->n_deltas;
+        s[MERGE][k] = lap(&t) / b->n_deltas;
         if (k == 0) cost->relayed = relays(b, b->deltas[0].size);
         t = seconds_now();
         TRY(outer_step(b, (uint64_t)k + 1, cost->relayed));
-        outer_s[k] = seconds_now() - t;
-        t = seconds_now();
+        s[OUTER][k] = lap(&t);
         TRY(apply(b, cost->relayed));
-        apply_s[k] = seconds_now() - t + (cost->relayed ? merge_s[k] * b->workers : 0);
+        s[APPLY][k] = lap(&t) + (cost->relayed ? s[MERGE][k] * b->workers : 0);
     }
     cost->floats = b->count;
     cost->up_bytes = b->deltas[0].size;
     cost->down_bytes = cost->relayed ? 0 : b->down_bytes;
-    cost->compress_s = median_of(compress_s, REPEATS);
-    cost->deliver_s = median_of(deliver_s, REPEATS);
-    cost->merge_s = median_of(merge_s, REPEATS);
-    cost->outer_s = median_of(outer_s, REPEATS);
-    cost->apply_s = median_of(apply_s, REPEATS);
+    for (int c = 0; c < COSTS; c++) *seconds[c] = median_of(s[c], REPEATS);
     return STATUS_OK;
 }
 
@@ -235,13 +239,12 @@ static enum status measure_fragment(struct outer_state *outer, struct pool *pool
     return status;
 }
 
-/* Layout of a part of a large model. */
-static enum status sample_layout(struct layout *sample)
+enum status plan_matrix(struct layout *layout, uint64_t params)
 {
-    const uint64_t shape[2] = {PLAN_SAMPLE_FLOATS / 1024, 1024};
-    layout_init(sample);
-    TRY(layout_add(sample, "sample", 2, shape, LAYOUT_INIT_ZEROS, 0, LAYOUT_DECAY));
-    return layout_split(sample, 1);
+    const uint64_t shape[2] = {(params + 1023) / 1024, 1024};
+    layout_init(layout);
+    TRY(layout_add(layout, "model", 2, shape, LAYOUT_INIT_ZEROS, 0, LAYOUT_DECAY));
+    return layout_split(layout, 0);
 }
 
 /* Costs of `floats` parameters from those of a sample. */
@@ -310,12 +313,11 @@ static void disk_cost(struct plan_costs *costs)
     for (int k = 0; fd >= 0 && k < REPEATS; k++) {
         double t = seconds_now();
         bool ok = write(fd, data, 4096) == 4096 && !fdatasync(fd);
-        small[k] = seconds_now() - t;
-        t = seconds_now();
+        small[k] = lap(&t);
         ok = ok && write(fd, data, BYTES) == BYTES;
-        plain[k] = seconds_now() - t;
+        plain[k] = lap(&t);
         ok = ok && !fdatasync(fd);
-        large[k] = seconds_now() - t - plain[k];
+        large[k] = lap(&t);
         if (!ok) small[k] = plain[k] = large[k] = 0;
     }
     if (fd >= 0) close(fd);
@@ -335,7 +337,7 @@ enum status plan_cost_measure(struct plan_costs *costs, const struct config *con
     if (layout->n_params <= PLAN_WHOLE_FLOATS) {
         status = measure_layout(costs, config, layout, workers, err);
     } else {
-        status = sample_layout(&sample);
+        status = plan_matrix(&sample, PLAN_SAMPLE_FLOATS);
         if (status == STATUS_OK) status = measure_layout(costs, config, &sample, workers, err);
         struct plan_fragment one = costs->fragments[0];
         for (uint32_t f = 0; f < layout->n_fragments; f++)

@@ -40,4 +40,7 @@ enum { PLAN_WHOLE_FLOATS = 4 << 20, PLAN_SAMPLE_FLOATS = 1 << 20 };
 enum status plan_cost_measure(struct plan_costs *costs, const struct config *config, const struct layout *layout,
                               uint32_t workers, struct err *err) MUST_CHECK;
 
+/* Fills the layout of a model whose tensors are not known: one matrix. NOMEM. */
+enum status plan_matrix(struct layout *layout, uint64_t params) MUST_CHECK;
+
 #endif

@@ -56,22 +56,6 @@ enum status plan_memory_make(struct plan_memory *memory, const struct config *co
 
 /* --- the time of a step ------------------------------------------------------------------------------------------- */
 
-/* A shard of random tokens in memory, in the layout of common/tensor/tokens.h. */
-static uint8_t *random_shard(const struct config *c, size_t *size_p)
-{
-    size_t n = (size_t)WINDOWS * c->model.block_size + 1;
-    uint32_t head[TOKENS_HEADER_BYTES / 4] = {20240801, 7, (uint32_t)n};
-    *size_p = sizeof head + n * sizeof(uint32_t);
-    uint8_t *shard = mem_alloc(1, *size_p);
-    if (!shard) return NULL;
-    memcpy(shard, head, sizeof head);
-    for (size_t i = 0; i < n; i++) {
-        uint32_t token = (uint32_t)(rng_u64(1, RNG_TEST, i) % c->model.vocab_size);
-        memcpy(shard + sizeof head + i * sizeof token, &token, sizeof token);
-    }
-    return shard;
-}
-
 static enum status one_step(struct replica *r, bool gradient, uint64_t *counters, double *took_s, struct err *err)
 {
     struct step_result result;
@@ -108,15 +92,14 @@ static enum status time_steps(struct replica *r, bool gradient, double seconds, 
 enum status plan_step_measure(double *step_s, const struct config *config, const struct layout *layout,
                               const struct replica_config *replica, double seconds, struct err *err)
 {
-    struct token_shard shard;
-    struct tokens tokens = {.shards = &shard, .n_shards = 1};
-    struct replica *r = NULL;
-    size_t size;
-    uint8_t *data = random_shard(config, &size);
+    size_t n = (size_t)WINDOWS * config->model.block_size + 1;
+    uint32_t *data = mem_alloc(n, sizeof *data);
     if (!data) return err_set(err, STATUS_NOMEM, "out of memory");
-    enum status status = token_shard_parse(&shard, data, size, "random tokens", err);
-    tokens.n_tokens = shard.n_tokens;
-    if (status == STATUS_OK) status = replica_create(&r, replica, layout, &tokens, err);
+    for (size_t i = 0; i < n; i++) data[i] = (uint32_t)(rng_u64(1, RNG_TEST, i) % config->model.vocab_size);
+    struct token_shard shard = {.tokens = (const uint8_t *)data, .fd = -1, .n_tokens = n, .width = sizeof *data};
+    struct tokens tokens = {.shards = &shard, .n_shards = 1, .n_tokens = n};
+    struct replica *r = NULL;
+    enum status status = replica_create(&r, replica, layout, &tokens, err);
     if (status == STATUS_OK) {
         float *theta = mem_alloc(layout->n_params, sizeof *theta);
         for (uint32_t f = 0; theta && f < layout->n_fragments; f++)

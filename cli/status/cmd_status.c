@@ -49,28 +49,21 @@ struct question {
     bool soon; /* end early if there is no connection */
 };
 
-/* The folder keeps the address of a killed coordinator, and another run may use that address now. */
-static enum status check_run(const struct question *q, const char *address, json_t *root, struct err *err)
-{
-    const char *id, *name;
-    if (q->run_id[0] && !json_unpack(root, "{s:s, s:s}", "run_id", &id, "run", &name) && strcmp(id, q->run_id) != 0)
-        return err_set(err, STATUS_MISMATCH,
-                       "the coordinator of %s is not running: its address %s now serves another run, %s", q->run,
-                       address, name);
-    return STATUS_OK;
-}
-
-/* Parses the answer. *out is set on success only. */
+/* Parses the answer. *out is set on success only. The folder keeps the address of a killed coordinator, and another run
+ * may use that address now. */
 static enum status take_answer(const struct question *q, const char *address, const char *json, json_t **out,
                                struct err *err)
 {
     json_error_t error;
+    const char *id, *name;
     json_t *root = json_loads(json, 0, &error);
-    if (!json_is_object(root)) {
-        json_decref(root);
-        return err_set(err, STATUS_CORRUPT, "the answer of %s is not valid JSON: %s", address, error.text);
-    }
-    enum status status = check_run(q, address, root, err);
+    enum status status = STATUS_OK;
+    if (!json_is_object(root))
+        status = err_set(err, STATUS_CORRUPT, "the answer of %s is not valid JSON: %s", address, error.text);
+    else if (q->run_id[0] && !json_unpack(root, "{s:s, s:s}", "run_id", &id, "run", &name) && strcmp(id, q->run_id))
+        status = err_set(err, STATUS_MISMATCH,
+                         "the coordinator of %s is not running: its address %s now serves another run, %s", q->run,
+                         address, name);
     if (status == STATUS_OK)
         *out = root;
     else
@@ -150,19 +143,6 @@ static enum status status_of_address(const char *address, const struct question 
     return status;
 }
 
-static bool has_file(const char *run, const char *file)
-{
-    char path[FILEIO_PATH_MAX];
-    return run_folder_path(path, sizeof path, run, file, NULL) == STATUS_OK && file_exists(path);
-}
-
-/* Returns true if a live coordinator or atoll launch holds the lock. */
-static bool is_locked(const char *run, const char *lock)
-{
-    char path[FILEIO_PATH_MAX];
-    return run_folder_path(path, sizeof path, run, lock, NULL) == STATUS_OK && file_is_locked(path);
-}
-
 /* Copies `from`'s value of `key` to the key `to` of the status. */
 static void copy(json_t *status, const char *to, json_t *from, const char *key)
 {
@@ -187,12 +167,9 @@ static json_t *status_of_files(const struct question *q, const char *state)
     }
     json_int_t at = 0, of = 0;
     if (!json_unpack(round, "{s:I, s:I}", "round", &at, "rounds", &of)) run_status_progress(o, at, of);
-    copy(o, "tokens", round, "tokens");
+    static const char *const same[] = {"tokens", "bytes_up", "bytes_down", "other_bytes_up", "other_bytes_down"};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) copy(o, same[i], round, same[i]);
     copy(o, "train_loss", round, "loss");
-    copy(o, "bytes_up", round, "bytes_up");
-    copy(o, "bytes_down", round, "bytes_down");
-    copy(o, "other_bytes_up", round, "other_bytes_up");
-    copy(o, "other_bytes_down", round, "other_bytes_down");
     json_decref(round);
     return o;
 }
@@ -229,22 +206,24 @@ static enum status explain_no_answer(const struct question *q, bool coordinator_
             "the coordinator of %s did not answer within %s: it is busy, suspended or unreachable; try again", q->run,
             units_duration(q->timeout_s).text);
     if (coordinator_here) return err_set(err, STATUS_CLOSED, "the coordinator of %s is starting: try again", q->run);
-    if (is_locked(q->run, "launch.lock"))
+    if (run_folder_locked(q->run, "launch.lock"))
         return err_set(err, STATUS_CLOSED, "atoll launch runs in %s, and its coordinator is restarting: try again",
                        q->run);
-    if (has_file(q->run, "launch.lock")) return report_stopped(q, "atoll launch", out, err);
-    if (has_file(q->run, "lock")) return report_stopped(q, "atoll-coordinator", out, err);
+    if (run_folder_has(q->run, "launch.lock")) return report_stopped(q, "atoll launch", out, err);
+    if (run_folder_has(q->run, "lock")) return report_stopped(q, "atoll-coordinator", out, err);
     return err_set(err, STATUS_NOTFOUND,
                    "%s is not a run folder: give the --dir of a run, or a join line tcp://HOST:PORT/SERVERKEY/SECRET",
                    q->run);
 }
 
 /* The status of a finished run: its summary, with the number of its workers as "workers_gone". */
-static enum status read_summary(const struct question *q, const char *path, json_t **out, struct err *err)
+static enum status read_summary(const struct question *q, json_t **out, struct err *err)
 {
+    char path[FILEIO_PATH_MAX];
     void *text;
     size_t size;
     json_error_t error;
+    TRY(run_folder_path(path, sizeof path, q->run, "summary.json", err));
     TRY(file_read(path, SUMMARY_MAX, &text, &size, err));
     json_t *summary = json_loadb(text, size, 0, &error);
     mem_free(text);
@@ -294,9 +273,8 @@ static enum status status_of_run(struct question *q, json_t **out, struct err *e
     TRY(run_folder_path(path, sizeof path, q->run, "run_id", err));
     if (run_folder_read_line(path, q->run_id, sizeof q->run_id, NULL) != STATUS_OK)
         q->run_id[0] = 0; /* without an id the answer is not checked */
-    TRY(run_folder_path(path, sizeof path, q->run, "summary.json", err));
-    bool coordinator_here = is_locked(q->run, "lock");
-    if (!coordinator_here && file_exists(path)) return read_summary(q, path, out, err);
+    bool coordinator_here = run_folder_locked(q->run, "lock");
+    if (!coordinator_here && run_folder_has(q->run, "summary.json")) return read_summary(q, out, err);
     enum status known = address_of_run(q, address, sizeof address, err), asked = STATUS_CLOSED;
     /* Without a coordinator, the progress of the run is more useful than the error of a damaged address. */
     bool damaged = known == STATUS_CORRUPT && !coordinator_here;
@@ -310,8 +288,8 @@ static enum status status_of_run(struct question *q, json_t **out, struct err *e
     if (asked == STATUS_OK) return asked;
     /* The run may have finished meanwhile. The coordinator writes the summary before it releases the lock, so check the
      * lock first. */
-    coordinator_here = is_locked(q->run, "lock");
-    if (file_exists(path)) return read_summary(q, path, out, err);
+    coordinator_here = run_folder_locked(q->run, "lock");
+    if (run_folder_has(q->run, "summary.json")) return read_summary(q, out, err);
     return asked == STATUS_CLOSED ? explain_no_answer(&now, coordinator_here, known == STATUS_OK, out, err)
                                   : asked; /* a refusal has its own reason */
 }
@@ -343,29 +321,13 @@ static enum status print_json(const json_t *status, struct err *err)
     return STATUS_OK;
 }
 
-static enum status print_status(const struct question *q, const json_t *status, struct err *err)
-{
-    if (q->raw) return print_json(status, err);
-    status_view_print(status, columns_of(STDOUT_FILENO), stdout);
-    fflush(stdout);
-    return STATUS_OK;
-}
-
 /* Draws the status over the one before: the terminal is not empty in between. */
-static enum status draw_screen(const json_t *status, struct err *err)
+static void draw_screen(const json_t *status)
 {
-    char *text = NULL;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    if (out) status_view_print(status, columns_of(STDOUT_FILENO), out);
-    if (!out || fclose(out)) return err_set(err, STATUS_NOMEM, "no memory for the status");
     fputs("\033[H", stdout);
-    for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1)
-        printf("%.*s\033[K\n", (int)(end - line), line);
+    status_view_print(status, columns_of(STDOUT_FILENO), "\033[K\n", stdout);
     fputs("\033[J", stdout);
     fflush(stdout);
-    free(text);
-    return STATUS_OK;
 }
 
 /* What makes two statuses different for --watch into a pipe. */
@@ -381,7 +343,7 @@ static void change_key(const json_t *o, char *key, size_t cap)
 static enum status draw(const struct question *q, const json_t *o, char *last, size_t cap, struct err *err)
 {
     char key[256], line[2048];
-    if (!q->raw && isatty(STDOUT_FILENO)) return draw_screen(o, err);
+    if (!q->raw && isatty(STDOUT_FILENO)) return draw_screen(o), STATUS_OK;
     change_key(o, key, sizeof key);
     if (!strcmp(key, last)) return STATUS_OK;
     snprintf(last, cap, "%s", key);
@@ -432,9 +394,12 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     json_t *status = NULL;
     result = query(q, &target, &status, err);
     if (status) {
-        struct err why = *err;
-        enum status printed = print_status(q, status, &why);
-        if (printed != STATUS_OK) *err = why, result = printed;
+        struct err why;
+        if (!q->raw)
+            status_view_print(status, columns_of(STDOUT_FILENO), "\n", stdout);
+        else if (print_json(status, &why) != STATUS_OK)
+            *err = why, result = why.code;
+        fflush(stdout);
     }
     json_decref(status);
     return result;
@@ -458,8 +423,7 @@ int cmd_status(int argc, char **argv)
         .about =
             "Show the state of a run: query its coordinator, or read the folder of a stopped or finished run. WHERE\n"
             "is a file with the join line, - for standard input, or the line itself (default: ATOLL_JOIN).",
-        .specs = specs,
-        .n_specs = sizeof specs / sizeof *specs,
+        OPTION_SPECS(specs),
         .args_max = 1,
     };
     return options_main(&o, argc, argv, run, &q);

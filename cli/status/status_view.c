@@ -34,36 +34,39 @@ static const char *text(const json_t *o, const char *key, char out[TEXT_MAX])
 
 /* --- parts of a line ---------------------------------------------------------------------------------------------- */
 
-struct line {
-    char text[TEXT_MAX];
+struct page {
+    FILE *out;
+    const char *end;     /* of every line */
+    int width;           /* of the terminal; 0: no limit */
+    char text[TEXT_MAX]; /* the next line without its label */
     size_t used;
 };
 
-static void add(struct line *line, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void add(struct page *page, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-static void add(struct line *line, const char *fmt, ...)
+static void add(struct page *page, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    int n = vsnprintf(line->text + line->used, sizeof line->text - line->used, fmt, args);
+    int n = vsnprintf(page->text + page->used, sizeof page->text - page->used, fmt, args);
     va_end(args);
-    if (n > 0) line->used += (size_t)n;
-    if (line->used < sizeof line->text) return;
-    line->used = sizeof line->text - 1;
-    text_make_clean(line->text); /* a cut character at the end */
+    if (n > 0) page->used += (size_t)n;
+    if (page->used < sizeof page->text) return;
+    page->used = sizeof page->text - 1;
+    text_make_clean(page->text); /* a cut character at the end */
 }
 
 /* Separates parts of a line; nothing before the first one. */
-static const char *comma(const struct line *line)
+static const char *comma(const struct page *page)
 {
-    return line->used ? ", " : "";
+    return page->used ? ", " : "";
 }
 
-/* Where the lines go, and the width of the terminal; 0: no limit. */
-struct page {
-    FILE *out;
-    int width;
-};
+static void add_text(struct page *page, const json_t *o, const char *key)
+{
+    char value[TEXT_MAX];
+    if (text(o, key, value)) add(page, "%s%s", comma(page), value);
+}
 
 /* Columns on a terminal: UTF-8 without wide characters. */
 static int width_of(const char *s, size_t n)
@@ -74,158 +77,147 @@ static int width_of(const char *s, size_t n)
 }
 
 /* Prints label and text; a text that is wider than the page continues below itself. */
-static void print(const struct page *page, const char *label, const struct line *line)
+static void print(struct page *page, const char *label)
 {
     int at = LABEL_WIDTH;
-    if (!line->used) return;
+    if (!page->used) return;
+    page->used = 0;
     fprintf(page->out, "%-*s", LABEL_WIDTH, label);
-    for (const char *word = line->text; *word;) {
+    for (const char *word = page->text; *word;) {
         size_t n = strcspn(word, " ");
         int columns = width_of(word, n) + 1;
         if (page->width && at + columns > page->width && at > LABEL_WIDTH) {
-            fprintf(page->out, "\n%*s", LABEL_WIDTH, "");
+            fprintf(page->out, "%s%*s", page->end, LABEL_WIDTH, "");
             at = LABEL_WIDTH;
         }
         fprintf(page->out, " %.*s", (int)n, word);
         at += columns;
         word += n + strspn(word + n, " ");
     }
-    fprintf(page->out, "\n");
+    fputs(page->end, page->out);
 }
 
 /* "5 workers", "1 worker". */
-static void add_number(struct line *line, double n, const char *noun)
+static void add_number(struct page *page, double n, const char *noun)
 {
-    if (n > 0) add(line, "%s%.0f %s%s", comma(line), n, noun, n > 1 ? "s" : ""); /* NaN is not above 0 */
+    if (n > 0) add(page, "%s%.0f %s%s", comma(page), n, noun, n > 1 ? "s" : ""); /* NaN is not above 0 */
 }
 
 /* --- lines of the run --------------------------------------------------------------------------------------------- */
 
-static void print_run(const json_t *o, const struct page *page)
+static void print_run(const json_t *o, struct page *page)
 {
-    struct line line = {0};
-    char value[TEXT_MAX];
     double params = number(o, "params");
-    if (text(o, "run", value)) add(&line, "%s", value);
-    if (text(o, "method", value)) add(&line, "%s%s", comma(&line), value);
-    if (params > 0) add(&line, "%s%s parameters", comma(&line), units_count(params).text);
-    if (!json_array_size(json_object_get(o, "workers"))) add_number(&line, number(o, "workers_gone"), "worker");
-    print(page, "run", &line);
+    add_text(page, o, "run");
+    add_text(page, o, "method");
+    if (params > 0) add(page, "%s%s parameters", comma(page), units_count(params).text);
+    if (!json_array_size(json_object_get(o, "workers"))) add_number(page, number(o, "workers_gone"), "worker");
+    print(page, "run");
 }
 
-static void print_state(const json_t *o, const struct page *page)
+static void print_state(const json_t *o, struct page *page)
 {
-    struct line line = {0};
-    char value[TEXT_MAX];
     double round = number(o, "round"), rounds = number(o, "rounds"), wall_s = number(o, "wall_s");
     bool done = run_status_is(o, "done");
-    if (text(o, "state", value)) add(&line, "%s", value);
-    if (round >= 0) add(&line, "%sround %.0f", comma(&line), round);
-    if (round >= 0 && rounds > 0) add(&line, " of %.0f", rounds);
+    add_text(page, o, "state");
+    if (round >= 0) add(page, "%sround %.0f", comma(page), round);
+    if (round >= 0 && rounds > 0) add(page, " of %.0f", rounds);
     if (round >= 0 && rounds > 0 && !done)
-        add(&line, ", %s", run_text_left(round, rounds, number(o, "eta_s"), ", ").text);
-    if (wall_s >= 1) add(&line, "%s%s%s", comma(&line), done ? "in " : "", units_whole_seconds(wall_s).text);
-    if (wall_s >= 1 && !done) add(&line, " so far");
-    add_number(&line, number(o, "restarts"), "restart");
-    print(page, "state", &line);
+        add(page, ", %s", run_text_left(round, rounds, number(o, "eta_s"), ", ").text);
+    if (wall_s >= 1) add(page, "%s%s%s", comma(page), done ? "in " : "", units_whole_seconds(wall_s).text);
+    if (wall_s >= 1 && !done) add(page, " so far");
+    add_number(page, number(o, "restarts"), "restart");
+    print(page, "state");
 }
 
-static void print_losses(const json_t *o, const struct page *page)
+static void print_losses(const json_t *o, struct page *page)
 {
-    struct line line = {0};
     double train = number(o, "train_loss"), val = number(o, "val_loss"), final = number(o, "final_val_loss"),
            tokens = number(o, "val_tokens");
-    if (!isnan(train)) add(&line, "train %s", run_text_loss(train).text);
+    if (!isnan(train)) add(page, "train %s", run_text_loss(train).text);
     if (!isnan(final))
-        add(&line, "%sfinal validation %s", comma(&line), run_text_loss(final).text);
+        add(page, "%sfinal validation %s", comma(page), run_text_loss(final).text);
     else if (!isnan(val))
-        add(&line, "%svalidation %s", comma(&line), run_text_loss(val).text);
-    if (!isnan(final) && tokens > 0) add(&line, " of %s tokens", units_count(tokens).text);
-    if (json_is_true(json_object_get(o, "val_by_one_worker"))) add(&line, " by one worker");
-    print(page, "loss", &line);
+        add(page, "%svalidation %s", comma(page), run_text_loss(val).text);
+    if (!isnan(final) && tokens > 0) add(page, " of %s tokens", units_count(tokens).text);
+    if (json_is_true(json_object_get(o, "val_by_one_worker"))) add(page, " by one worker");
+    print(page, "loss");
 }
 
-static void print_tokens(const json_t *o, const struct page *page)
+static void print_tokens(const json_t *o, struct page *page)
 {
-    struct line line = {0};
     double tokens = number(o, "tokens"), steps = number(o, "steps"), rate = number(o, "tokens_per_s");
-    if (tokens > 0) add(&line, "%s", units_count(tokens).text);
-    if (tokens > 0 && steps > 0) add(&line, " in %.0f step%s", steps, steps > 1 ? "s" : "");
-    if (rate > 0) add(&line, "%s%s/s", comma(&line), units_count(rate).text);
-    print(page, "tokens", &line);
+    if (tokens > 0) add(page, "%s", units_count(tokens).text);
+    if (tokens > 0 && steps > 0) add(page, " in %.0f step%s", steps, steps > 1 ? "s" : "");
+    if (rate > 0) add(page, "%s%s/s", comma(page), units_count(rate).text);
+    print(page, "tokens");
 }
 
 /* Up and down of two keys, if one of them is above 0. */
-static void add_bytes(struct line *line, const json_t *o, const char *up_key, const char *down_key)
+static void add_bytes(struct page *page, const json_t *o, const char *up_key, const char *down_key)
 {
     double up = number(o, up_key), down = number(o, down_key);
-    if (up > 0 || down > 0) add(line, "%s up, %s down", units_bytes(fmax(up, 0)).text, units_bytes(fmax(down, 0)).text);
+    if (up > 0 || down > 0) add(page, "%s up, %s down", units_bytes(fmax(up, 0)).text, units_bytes(fmax(down, 0)).text);
 }
 
-static void print_bytes(const json_t *o, const struct page *page)
+static void print_bytes(const json_t *o, struct page *page)
 {
-    struct line sent = {0}, others = {0};
     char value[TEXT_MAX];
     double ddp = number(o, "ddp_bytes");
-    add_bytes(&sent, o, "bytes_up", "bytes_down");
-    if (sent.used && text(o, "down", value)) add(&sent, " (last update: %s)", value);
-    if (sent.used && ddp > 0) add(&sent, "; ddp would send %s", units_bytes(ddp).text);
-    print(page, "sent", &sent);
-    add_bytes(&others, o, "other_bytes_up", "other_bytes_down");
-    if (others.used) fprintf(page->out, "besides the run: %s (probes, status, strangers)\n", others.text);
+    add_bytes(page, o, "bytes_up", "bytes_down");
+    if (page->used && text(o, "down", value)) add(page, " (last update: %s)", value);
+    if (page->used && ddp > 0) add(page, "; ddp would send %s", units_bytes(ddp).text);
+    print(page, "sent");
+    add_bytes(page, o, "other_bytes_up", "other_bytes_down");
+    if (page->used) fprintf(page->out, "besides the run: %s (probes, status, strangers)%s", page->text, page->end);
+    page->used = 0;
 }
 
 /* async: merged deltas by the rounds that they were behind. */
-static void print_staleness(const json_t *o, const struct page *page)
+static void print_staleness(const json_t *o, struct page *page)
 {
-    struct line line = {0};
     size_t i;
     json_t *count;
     json_array_foreach(json_object_get(o, "staleness"), i, count)
     {
         if (json_number_value(count) > 0)
-            add(&line, "%s%.0f delta%s %zu round%s behind", comma(&line), json_number_value(count),
+            add(page, "%s%.0f delta%s %zu round%s behind", comma(page), json_number_value(count),
                 json_number_value(count) > 1 ? "s" : "", i, i == 1 ? "" : "s");
     }
-    print(page, "staleness", &line);
+    print(page, "staleness");
 }
 
-static void print_refused(const json_t *o, const struct page *page)
+static void print_refused(const json_t *o, struct page *page)
 {
-    struct line line = {0};
     char reason[TEXT_SHOWN];
     const char *key;
     json_t *value, *reasons = json_object_get(o, "refused_for");
-    add_number(&line, number(o, "deltas_refused"), "delta");
+    add_number(page, number(o, "deltas_refused"), "delta");
     bool first = true;
-    if (line.used) json_object_foreach(reasons, key, value)
+    if (page->used) json_object_foreach(reasons, key, value)
         {
-            add(&line, "%s%.0f %s", first ? ": " : ", ", json_number_value(value),
-                text_shown(key, strlen(key), reason));
+            add(page, "%s%.0f %s", first ? ": " : ", ", json_number_value(value), text_shown(key, strlen(key), reason));
             first = false;
         }
-    print(page, "refused", &line);
+    print(page, "refused");
 }
 
-static void print_notes(const json_t *o, const struct page *page)
+static void print_notes(const json_t *o, struct page *page)
 {
     size_t i;
     json_t *note;
     json_array_foreach(json_object_get(o, "notes"), i, note)
     {
-        struct line line = {0};
-        if (json_is_string(note)) add(&line, "%s", json_string_value(note));
-        text_make_clean(line.text);
-        print(page, "warning", &line);
+        if (json_is_string(note)) add(page, "%s", json_string_value(note));
+        text_make_clean(page->text);
+        print(page, "warning");
     }
 }
 
-static void print_text(const json_t *o, const char *key, const char *label, const struct page *page)
+static void print_text(const json_t *o, const char *key, const char *label, struct page *page)
 {
-    struct line line = {0};
-    char value[TEXT_MAX];
-    if (text(o, key, value)) add(&line, "%s", value);
-    print(page, label, &line);
+    add_text(page, o, key);
+    print(page, label);
 }
 
 /* --- the table of workers ----------------------------------------------------------------------------------------- */
@@ -273,7 +265,7 @@ static int cell_width(const char *cell)
 }
 
 /* Cells that do not fit the page are left out. */
-static void print_cells(const struct row *row, const int widths[COLUMNS], const struct page *page)
+static void print_cells(const struct row *row, const int widths[COLUMNS], struct page *page)
 {
     int pad = 0, at = 0; /* pad: blanks after the cell before, so that no line ends with blanks */
     for (int c = 0; c < COLUMNS; c++) {
@@ -284,13 +276,12 @@ static void print_cells(const struct row *row, const int widths[COLUMNS], const 
         pad = widths[c] + 2 - width + (width ? 0 : pad);
         at += widths[c] + 2;
     }
-    fprintf(page->out, "\n");
+    fputs(page->end, page->out);
 }
 
-static void print_workers(const json_t *o, const struct page *page)
+static void print_workers(const json_t *o, struct page *page)
 {
     const json_t *workers = json_object_get(o, "workers");
-    struct line others = {0};
     struct row head, row;
     int widths[COLUMNS] = {0}, known = 0;
     size_t i;
@@ -308,33 +299,31 @@ static void print_workers(const json_t *o, const struct page *page)
         if (widths[c] && widths[c] < title) widths[c] = title;
     }
     if (!known) return;
-    fprintf(page->out, "\n");
+    fputs(page->end, page->out);
     print_cells(&head, widths, page);
     json_array_foreach(workers, i, worker)
     {
         row = row_of(worker);
         print_cells(&row, widths, page);
     }
-    if (number(o, "workers_gone") > 0) add(&others, "%.0f left", number(o, "workers_gone"));
-    if (number(o, "workers_not_listed") > 0)
-        add(&others, "%s%.0f more", comma(&others), number(o, "workers_not_listed"));
-    if (others.used) fprintf(page->out, "(%s)\n", others.text);
+    if (number(o, "workers_gone") > 0) add(page, "%.0f left", number(o, "workers_gone"));
+    if (number(o, "workers_not_listed") > 0) add(page, "%s%.0f more", comma(page), number(o, "workers_not_listed"));
+    if (page->used) fprintf(page->out, "(%s)%s", page->text, page->end);
 }
 
 /* --- interface ---------------------------------------------------------------------------------------------------- */
 
-void status_view_print(const json_t *o, unsigned width, FILE *out)
+void status_view_print(const json_t *o, unsigned width, const char *end, FILE *out)
 {
-    struct line line = {0};
-    const struct page page = {out, (int)width};
+    struct page page = {.out = out, .end = end, .width = (int)width};
     double utilization = number(o, "utilization");
     print_run(o, &page);
     print_state(o, &page);
     print_losses(o, &page);
     print_tokens(o, &page);
     print_bytes(o, &page);
-    if (utilization > 0) add(&line, "%s", units_percent(utilization).text);
-    print(&page, "utilization", &line);
+    if (utilization > 0) add(&page, "%s", units_percent(utilization).text);
+    print(&page, "utilization");
     print_staleness(o, &page);
     print_text(o, "waiting_for", "waiting for", &page);
     print_text(o, "bottleneck", "bottleneck", &page);
@@ -346,7 +335,7 @@ void status_view_print(const json_t *o, unsigned width, FILE *out)
 
 void status_view_line(const json_t *o, char *out, size_t cap)
 {
-    struct line line = {0};
+    struct page line = {.used = 0};
     char value[TEXT_MAX];
     double round = number(o, "round"), rounds = number(o, "rounds"), train = number(o, "train_loss"),
            val = number(o, "val_loss"), rate = number(o, "tokens_per_s");

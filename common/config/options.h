@@ -42,6 +42,9 @@ struct option_spec {
     const char *help;
 };
 
+/* For the initialiser of struct options. */
+#define OPTION_SPECS(table) .specs = (table), .n_specs = sizeof(table) / sizeof *(table)
+
 struct options {
     const char *program; /* "atoll launch" */
     const char *usage;   /* "CONFIG --workers N --dir RUN [options]" */

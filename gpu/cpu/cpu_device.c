@@ -44,7 +44,8 @@ static void plan_destroy(struct cpu_plan *plan)
         mem_free(plan->as.delta.pieces);
         mem_free(plan->as.delta.x);
     }
-    if (plan->kind == CPU_PLAN_MUON) cpu_muon_free(plan);
+    if (plan->kind == CPU_PLAN_MUON) mem_free(plan->as.muon.matrices);
+    if (plan->kind == CPU_PLAN_MUON) mem_free(plan->as.muon.x);
     mem_free(plan);
 }
 
@@ -100,7 +101,7 @@ static enum status cpu_sync(struct device *dev, struct err *err)
     return err_set(err, cpu->error.code, "%s", cpu->error.msg);
 }
 
-static enum status plan_new(struct cpu_device *cpu, enum cpu_plan_kind kind, struct cpu_plan **out)
+enum status cpu_plan_new(struct cpu_device *cpu, enum cpu_plan_kind kind, struct cpu_plan **out)
 {
     assert(kind <= CPU_PLAN_MUON);
     struct cpu_plan *plan = mem_alloc(1, sizeof *plan);
@@ -112,7 +113,7 @@ static enum status plan_new(struct cpu_device *cpu, enum cpu_plan_kind kind, str
     return STATUS_OK;
 }
 
-static void cpu_plan_free(struct device *dev, void *plan)
+void cpu_plan_free(struct device *dev, void *plan)
 {
     for (struct cpu_plan **at = &cpu_of(dev)->plans; *at; at = &(*at)->next) {
         if (*at != plan) continue;
@@ -126,7 +127,7 @@ static enum status cpu_lin_plan(struct device *dev, const struct lin_shape *shap
 {
     struct cpu_plan *plan;
     if (!shape->n || !shape->k || !shape->m) return STATUS_INVALID;
-    TRY(plan_new(cpu_of(dev), CPU_PLAN_LIN, &plan));
+    TRY(cpu_plan_new(cpu_of(dev), CPU_PLAN_LIN, &plan));
     plan->as.lin = *shape;
     *out = (struct lin_plan *)plan;
     return STATUS_OK;
@@ -152,13 +153,11 @@ static enum status cpu_attn_plan(struct device *dev, const struct attn_shape *sh
 {
     struct cpu_device *cpu = cpu_of(dev);
     struct cpu_plan *plan;
-    size_t kv_heads = shape->kv_heads ? shape->kv_heads : shape->heads;
-    if (!shape->batch || !shape->seq || !shape->heads || !shape->head_dim || shape->heads % kv_heads)
-        return STATUS_INVALID;
+    struct attn_shape own = *shape;
+    if (!attn_shape_valid(&own)) return STATUS_INVALID;
     TRY(reserve_scratch(cpu, attn_scratch_bytes(cpu, shape)));
-    TRY(plan_new(cpu, CPU_PLAN_ATTN, &plan));
-    plan->as.attn = *shape;
-    plan->as.attn.kv_heads = kv_heads;
+    TRY(cpu_plan_new(cpu, CPU_PLAN_ATTN, &plan));
+    plan->as.attn = own;
     *out = (struct attn_plan *)plan;
     return STATUS_OK;
 }
@@ -192,7 +191,7 @@ static enum status cpu_head_plan(struct device *dev, const struct head_shape *sh
         cpu->logits = logits;
         cpu->logits_floats = rows * ld;
     }
-    TRY(plan_new(cpu, CPU_PLAN_HEAD, &plan));
+    TRY(cpu_plan_new(cpu, CPU_PLAN_HEAD, &plan));
     plan->as.head.shape = *shape;
     plan->as.head.rows = rows;
     plan->as.head.ld = ld;
@@ -206,7 +205,7 @@ static enum status cpu_delta_plan(struct device *dev, const struct delta_format 
     struct cpu_plan *plan;
     size_t longest = shape->longest > PIECE_PLAIN_MAX ? shape->longest : PIECE_PLAIN_MAX;
     if (!shape->n_pieces) return STATUS_INVALID;
-    TRY(plan_new(cpu_of(dev), CPU_PLAN_DELTA, &plan));
+    TRY(cpu_plan_new(cpu_of(dev), CPU_PLAN_DELTA, &plan));
     plan->as.delta.shape = *shape;
     plan->as.delta.pieces = mem_alloc(shape->n_pieces, sizeof *pieces);
     plan->as.delta.x = mem_alloc(longest, sizeof(float));
@@ -217,19 +216,6 @@ static enum status cpu_delta_plan(struct device *dev, const struct delta_format 
     memcpy(plan->as.delta.pieces, pieces, shape->n_pieces * sizeof *pieces);
     *out = (struct delta_plan *)plan;
     return STATUS_OK;
-}
-
-static enum status cpu_muon_plan(struct device *dev, const struct muon_matrix *matrices, size_t n,
-                                 struct muon_plan **out)
-{
-    struct cpu_plan *plan;
-    TRY(plan_new(cpu_of(dev), CPU_PLAN_MUON, &plan));
-    enum status status = cpu_muon_fill(plan, matrices, n);
-    if (status == STATUS_OK)
-        *out = (struct muon_plan *)plan;
-    else
-        cpu_plan_free(dev, plan);
-    return status;
 }
 
 static const struct device_ops own_ops = {
@@ -246,10 +232,8 @@ static const struct device_ops own_ops = {
     .attn_plan = cpu_attn_plan,
     .head_plan = cpu_head_plan,
     .delta_plan = cpu_delta_plan,
-    .muon_plan = cpu_muon_plan,
     .attn_bytes = cpu_attn_bytes,
     .head_bytes = cpu_head_bytes,
-    .muon_bytes = cpu_muon_bytes,
     .plan_free = cpu_plan_free,
 };
 

@@ -36,9 +36,9 @@ struct cpu_plan {
             float *x; /* [longest], one piece */
         } delta;
         struct {
-            struct muon_matrix *matrices;
+            struct muon_matrix *matrices; /* owned */
             size_t n;
-            float *x, *y;              /* [largest rows * cols] */
+            float *x, *y;              /* [largest rows * cols]; x owns all five */
             float *gram, *poly, *mult; /* [largest side * side] */
         } muon;
     } as;
@@ -69,10 +69,9 @@ void cpu_fail(struct cpu_device *cpu, enum status code, const char *what);
 /* Returns `plan`. If it has another kind, returns NULL and records an error of the device. */
 const struct cpu_plan *cpu_plan_of(struct cpu_device *cpu, const void *plan, enum cpu_plan_kind kind);
 
-/* cpu_muon.c: fills a plan of kind CPU_PLAN_MUON; frees its buffers; bytes of its buffers. */
-enum status cpu_muon_fill(struct cpu_plan *plan, const struct muon_matrix *matrices, size_t n) MUST_CHECK;
-void cpu_muon_free(struct cpu_plan *plan);
-size_t cpu_muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n);
+/* A plan in the device's list, to be filled. */
+enum status cpu_plan_new(struct cpu_device *cpu, enum cpu_plan_kind kind, struct cpu_plan **out) MUST_CHECK;
+void cpu_plan_free(struct device *dev, void *plan);
 
 /* Each sets the operations of its file. */
 void cpu_matrix_ops(struct device_ops *ops); /* cpu_ops.c */

@@ -46,20 +46,21 @@ struct cpu_kernels {
     void (*pack_a)(size_t rows, size_t k, const float *a, size_t lda, float *panel);
     void (*pack_a_trans)(size_t rows, size_t k, const float *a, size_t lda, float *panel);
     /* Packs `cols` <= nr columns of B from row-major [k,n] (trans: from [n,k]); adds column sums to colsum[cols] unless
-     * it is NULL (trans: not supported). */
+     * it is NULL (trans: does not: only dw = x^T dy has column sums, those of dy). */
     void (*pack_b)(size_t cols, size_t k, const float *b, size_t ldb, float *panel, float *colsum);
-    void (*pack_b_trans)(size_t cols, size_t k, const float *b, size_t ldb, float *panel, float *colsum);
+    void (*pack_b_trans)(size_t cols, size_t k, const float *b, size_t ldb, float *panel);
     /* One tile of C from k steps of A and a panel of B. Element i,k of A is a[i * rs + k * cs]: rs 1 for a packed panel
      * (cs = mr) or A stored [k,m] (cs = lda), cs 1 for A stored [m,k] (rs = lda). Fewer than mr rows: packed only. */
     void (*gemm_tile)(size_t k, const float *a, size_t rs, size_t cs, const float *b, const struct gemm_tile *tile);
 
     /* rows_body.h. embed_rows: rows first .. first + n_rows of the batch. norm_bwd adds into dw[c], db[c]; dres may be
-     * NULL or equal dx. xent_rows: logits[n_rows][ld], the first v columns count; see device_ops.head. */
+     * NULL or equal dx. Norms with mean, b and db NULL: RMS norm. xent_rows: logits[n_rows][ld], the first v columns
+     * count; see device_ops.head. */
     void (*embed_rows)(size_t first, size_t n_rows, size_t seq, size_t c, const int32_t *tokens, const float *wte,
                        const float *wpe, float *out);
     void (*add_row)(size_t c, const float *x, float *y);
-    void (*norm_fwd)(size_t n_rows, size_t c, const float *x, const float *w, const float *b, float *y, float *mean,
-                     float *rstd);
+    void (*norm_fwd)(size_t n_rows, size_t c, float eps, const float *x, const float *w, const float *b, float *y,
+                     float *mean, float *rstd);
     void (*norm_bwd)(size_t n_rows, size_t c, const float *dy, const float *x, const float *w, const float *mean,
                      const float *rstd, const float *dres, float *dx, float *dw, float *db);
     void (*xent_rows)(size_t n_rows, size_t v, size_t ld, float *logits, const int32_t *targets, float dscale,
@@ -67,9 +68,6 @@ struct cpu_kernels {
 
     /* llama_body.h: n_rows rows each. rope_rows: rows first .. first + n_rows of the batch, x at the start of the
      * batch. */
-    void (*rms_fwd)(size_t n_rows, size_t c, float eps, const float *x, const float *w, float *y, float *rstd);
-    void (*rms_bwd)(size_t n_rows, size_t c, const float *dy, const float *x, const float *w, const float *rstd,
-                    const float *dres, float *dx, float *dw);
     void (*rope_rows)(const struct rope_shape *shape, size_t first, size_t n_rows, const float *table, float *x,
                       bool back);
     void (*glu_fwd)(size_t n_rows, size_t f, const float *gu, float *h);
@@ -84,26 +82,20 @@ struct cpu_kernels {
                            const float *lse, const float *d_o, float *dq, float *dk, float *dv, float *scratch);
 
     /* optim_body.h */
-    double (*sum_run)(size_t n, const float *x);
-    double (*sumsq_run)(size_t n, const float *x);
+    double (*sum_run)(size_t n, const float *x, bool square); /* square: of the squares */
     void (*adamw_run)(size_t n, float *theta, const float *grad, float *m, float *v, const struct adamw_step *step);
-    /* m = mu m + (1 - mu) scale g; x = mu m + (1 - mu) scale g. muon_apply: theta = theta keep + step x. */
+    /* m = mu m + (1 - mu) scale g; x = mu m + (1 - mu) scale g. */
     void (*muon_momentum)(size_t n, const float *grad, float *m, float *x, float mu, float scale);
     /* Same with moments in bf16; index: of the first element in theta. Every level gives the same bits. */
     void (*adamw_bf16)(size_t n, uint64_t index, float *theta, const float *grad, uint16_t *m, uint16_t *v,
                        const struct adamw_step *step);
     void (*muon_momentum_bf16)(size_t n, uint64_t index, const float *grad, uint16_t *m, float *x, float mu,
                                float scale, const uint32_t noise[2]);
-    void (*muon_apply)(size_t n, float *theta, const float *x, float keep, float step);
-    void (*axpy_run)(size_t n, float a, const float *x, float *y);
-    void (*scale_run)(size_t n, float a, float *x);
+    void (*axpy_run)(size_t n, float *y, const float *x, float keep, float a); /* y = y keep + a x */
     void (*gelu_run)(size_t n, const float *z, float *y);
 };
 
-/* NULL if the processor family of this build has no such level. */
-const struct cpu_kernels *cpu_kernels_portable(void);
-const struct cpu_kernels *cpu_kernels_avx2(void);
-const struct cpu_kernels *cpu_kernels_avx512(void);
+extern const struct cpu_kernels cpu_kernels_portable, cpu_kernels_avx2, cpu_kernels_avx512; /* AVX: only for x86-64 */
 
 /* The best level that this CPU runs, by feature bits (never by model number), or the level `wanted` (ATOLL_CPU). NULL:
  * `wanted` is unknown, or the CPU cannot run it. */

@@ -8,23 +8,18 @@
 #include "gpu/moment_rules.h"
 #include "gpu/muon_rules.h"
 
-static size_t max_size(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Floats of the largest matrix, and of the largest square of a short side. */
 static void largest(const struct muon_matrix *matrices, size_t n, size_t *area, size_t *square)
 {
     *area = *square = 0;
     for (size_t i = 0; i < n; i++) {
         size_t side = muon_side(matrices[i].rows, matrices[i].cols);
-        *area = max_size(*area, matrices[i].rows * matrices[i].cols);
-        *square = max_size(*square, side * side);
+        *area = muon_max(*area, matrices[i].rows * matrices[i].cols);
+        *square = muon_max(*square, side * side);
     }
 }
 
-size_t cpu_muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n)
+static size_t muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n)
 {
     size_t area, square;
     (void)dev;
@@ -32,36 +27,27 @@ size_t cpu_muon_bytes(struct device *dev, const struct muon_matrix *matrices, si
     return n * sizeof *matrices + (2 * area + 3 * square) * sizeof(float);
 }
 
-enum status cpu_muon_fill(struct cpu_plan *plan, const struct muon_matrix *matrices, size_t n)
+static enum status muon_plan(struct device *dev, const struct muon_matrix *matrices, size_t n, struct muon_plan **out)
 {
+    struct cpu_plan *plan;
     size_t area, square;
-    if (!n) return STATUS_INVALID;
-    assert(plan->kind == CPU_PLAN_MUON && !plan->as.muon.matrices);
-    for (size_t i = 0; i < n; i++)
-        if (!matrices[i].rows || !matrices[i].cols || matrices[i].ld < matrices[i].cols) return STATUS_INVALID;
+    if (!muon_matrices_valid(matrices, n)) return STATUS_INVALID;
+    TRY(cpu_plan_new(cpu_of(dev), CPU_PLAN_MUON, &plan));
     largest(matrices, n, &area, &square);
     plan->as.muon.n = n;
     plan->as.muon.matrices = mem_alloc(n, sizeof *matrices);
-    plan->as.muon.x = mem_alloc(area, sizeof(float));
-    plan->as.muon.y = mem_alloc(area, sizeof(float));
-    plan->as.muon.gram = mem_alloc(square, sizeof(float));
-    plan->as.muon.poly = mem_alloc(square, sizeof(float));
-    plan->as.muon.mult = mem_alloc(square, sizeof(float));
-    if (!plan->as.muon.matrices || !plan->as.muon.x || !plan->as.muon.y || !plan->as.muon.gram || !plan->as.muon.poly ||
-        !plan->as.muon.mult)
+    float *x = plan->as.muon.x = mem_alloc(2 * area + 3 * square, sizeof(float));
+    if (!plan->as.muon.matrices || !x) {
+        cpu_plan_free(dev, plan);
         return STATUS_NOMEM;
+    }
+    plan->as.muon.y = x + area;
+    plan->as.muon.gram = x + 2 * area;
+    plan->as.muon.poly = plan->as.muon.gram + square;
+    plan->as.muon.mult = plan->as.muon.poly + square;
     memcpy(plan->as.muon.matrices, matrices, n * sizeof *matrices);
+    *out = (struct muon_plan *)plan;
     return STATUS_OK;
-}
-
-void cpu_muon_free(struct cpu_plan *plan)
-{
-    mem_free(plan->as.muon.matrices);
-    mem_free(plan->as.muon.x);
-    mem_free(plan->as.muon.y);
-    mem_free(plan->as.muon.gram);
-    mem_free(plan->as.muon.poly);
-    mem_free(plan->as.muon.mult);
 }
 
 struct muon_job {
@@ -102,7 +88,7 @@ static void apply_thread(void *ctx, int thread, int threads)
     size_t begin, end;
     pool_share(t->rows, 1, thread, threads, &begin, &end);
     for (size_t r = begin; r < end; r++)
-        j->kernels->muon_apply(t->cols, j->theta + t->offset + r * t->ld, j->x + r * t->cols, j->keep, j->step);
+        j->kernels->axpy_run(t->cols, j->theta + t->offset + r * t->ld, j->x + r * t->cols, j->keep, j->step);
 }
 
 /* Replaces G by that of X / norm. poly = (b I + c G) / norm and mult = a I / norm, so that X is multiplied by G poly +
@@ -195,5 +181,7 @@ static void muon(struct device *dev, const struct muon_plan *plan, float *theta,
 
 void cpu_muon_ops(struct device_ops *ops)
 {
+    ops->muon_plan = muon_plan;
+    ops->muon_bytes = muon_bytes;
     ops->muon = muon;
 }

@@ -10,7 +10,6 @@ struct row_job {
     const float *x, *dy, *w, *b, *mean, *rstd, *dres, *table;
     float *out, *mean_out, *rstd_out, *partials;
     size_t sums; /* backward of a norm: floats of a block's sums, c for RMS norm or 2 c */
-    bool rms;
     float eps;
     const struct rope_shape *rope;
     bool back;
@@ -29,25 +28,22 @@ static void norm_fwd_thread(void *ctx, int thread, int threads)
     const struct row_job *j = ctx;
     size_t c = j->c, begin, end;
     pool_share(j->n, 1, thread, threads, &begin, &end);
-    const float *x = j->x + begin * c;
-    float *y = j->out + begin * c, *rstd = j->rstd_out + begin;
-    if (j->rms)
-        j->kernels->rms_fwd(end - begin, c, j->eps, x, j->w, y, rstd);
-    else
-        j->kernels->norm_fwd(end - begin, c, x, j->w, j->b, y, j->mean_out + begin, rstd);
+    j->kernels->norm_fwd(end - begin, c, j->eps, j->x + begin * c, j->w, j->b, j->out + begin * c,
+                         j->mean_out ? j->mean_out + begin : NULL, j->rstd_out + begin);
 }
 
 static void norm_fwd(struct device *dev, size_t n, size_t c, const void *x, const float *w, const float *b, void *y,
                      float *mean, float *rstd)
 {
-    struct row_job job = {.n = n, .c = c, .x = x, .w = w, .b = b, .out = y, .mean_out = mean, .rstd_out = rstd};
+    struct row_job job = {
+        .n = n, .c = c, .eps = 1e-5f, .x = x, .w = w, .b = b, .out = y, .mean_out = mean, .rstd_out = rstd};
     run(dev, norm_fwd_thread, &job);
 }
 
 static void rms_fwd(struct device *dev, size_t n, size_t c, float eps, const void *x, const float *w, void *y,
                     float *rstd)
 {
-    struct row_job job = {.n = n, .c = c, .rms = true, .eps = eps, .x = x, .w = w, .out = y, .rstd_out = rstd};
+    struct row_job job = {.n = n, .c = c, .eps = eps, .x = x, .w = w, .out = y, .rstd_out = rstd};
     run(dev, norm_fwd_thread, &job);
 }
 
@@ -58,13 +54,11 @@ static void norm_bwd_thread(void *ctx, int thread, int threads)
     pool_share((j->n + j->block - 1) / j->block, 1, thread, threads, &begin, &end);
     for (size_t i = begin; i < end; i++) {
         size_t row = i * j->block, rows = j->n - row < j->block ? j->n - row : j->block;
-        const float *dy = j->dy + row * c, *x = j->x + row * c, *dres = j->dres ? j->dres + row * c : NULL;
-        float *dx = j->out + row * c, *dw = j->partials + i * j->sums;
+        float *dw = j->partials + i * j->sums;
         memset(dw, 0, j->sums * sizeof *dw);
-        if (j->rms)
-            j->kernels->rms_bwd(rows, c, dy, x, j->w, j->rstd + row, dres, dx, dw);
-        else
-            j->kernels->norm_bwd(rows, c, dy, x, j->w, j->mean + row, j->rstd + row, dres, dx, dw, dw + c);
+        j->kernels->norm_bwd(rows, c, j->dy + row * c, j->x + row * c, j->w, j->mean ? j->mean + row : NULL,
+                             j->rstd + row, j->dres ? j->dres + row * c : NULL, j->out + row * c, dw,
+                             j->mean ? dw + c : NULL);
     }
 }
 
@@ -104,8 +98,7 @@ static void norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, con
 static void rms_bwd(struct device *dev, size_t n, size_t c, const void *dy, const void *x, const float *w,
                     const float *rstd, const void *dres, void *dx, float *dw, bool accumulate)
 {
-    struct row_job job = {
-        .n = n, .c = c, .sums = c, .rms = true, .dy = dy, .x = x, .w = w, .rstd = rstd, .dres = dres, .out = dx};
+    struct row_job job = {.n = n, .c = c, .sums = c, .dy = dy, .x = x, .w = w, .rstd = rstd, .dres = dres, .out = dx};
     if (norm_backward(dev, &job)) add_blocks(&job, 0, dw, accumulate);
 }
 
@@ -129,32 +122,29 @@ static void rope(struct device *dev, const struct rope_shape *shape, const float
     run(dev, rope_thread, &job);
 }
 
-static void glu_fwd_thread(void *ctx, int thread, int threads)
+/* Backward has dy. */
+static void glu_thread(void *ctx, int thread, int threads)
 {
     const struct row_job *j = ctx;
-    size_t begin, end;
+    size_t begin, end, f = j->c;
     pool_share(j->n, 1, thread, threads, &begin, &end);
-    j->kernels->glu_fwd(end - begin, j->c, j->x + begin * 2 * j->c, j->out + begin * j->c);
+    const float *gu = j->x + begin * 2 * f;
+    if (j->dy)
+        j->kernels->glu_bwd(end - begin, f, gu, j->dy + begin * f, j->out + begin * 2 * f);
+    else
+        j->kernels->glu_fwd(end - begin, f, gu, j->out + begin * f);
 }
 
 static void glu_fwd(struct device *dev, size_t n, size_t f, const void *gu, void *h)
 {
     struct row_job job = {.n = n, .c = f, .x = gu, .out = h};
-    run(dev, glu_fwd_thread, &job);
-}
-
-static void glu_bwd_thread(void *ctx, int thread, int threads)
-{
-    const struct row_job *j = ctx;
-    size_t begin, end;
-    pool_share(j->n, 1, thread, threads, &begin, &end);
-    j->kernels->glu_bwd(end - begin, j->c, j->x + begin * 2 * j->c, j->dy + begin * j->c, j->out + begin * 2 * j->c);
+    run(dev, glu_thread, &job);
 }
 
 static void glu_bwd(struct device *dev, size_t n, size_t f, const void *gu, const void *dh, void *dgu)
 {
     struct row_job job = {.n = n, .c = f, .x = gu, .dy = dh, .out = dgu};
-    run(dev, glu_bwd_thread, &job);
+    run(dev, glu_thread, &job);
 }
 
 void cpu_row_ops(struct device_ops *ops)

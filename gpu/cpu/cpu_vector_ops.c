@@ -15,9 +15,9 @@ struct vector_job {
     const float *x, *w, *b;
     float *out, *out2;
     bool accumulate;
-    float a;
+    float a, keep;
     double *segments;
-    double (*reduce)(size_t n, const float *x);
+    bool square;
     const struct adamw_span *spans;
     size_t n_spans;
     void *m, *v; /* fp32, or bf16 */
@@ -82,13 +82,13 @@ static void reduce_thread(void *ctx, int thread, int threads)
     pool_share((j->n + j->block - 1) / j->block, 1, thread, threads, &begin, &end);
     for (size_t i = begin; i < end; i++) {
         size_t at = i * j->block;
-        j->segments[i] = j->reduce(j->n - at < j->block ? j->n - at : j->block, j->x + at);
+        j->segments[i] = j->kernels->sum_run(j->n - at < j->block ? j->n - at : j->block, j->x + at, j->square);
     }
 }
 
-static void reduce(struct device *dev, size_t n, const float *x, double (*kernel)(size_t, const float *), float *out)
+static void reduce(struct device *dev, size_t n, const float *x, bool square, float *out)
 {
-    struct vector_job job = {.n = n, .x = x, .segments = cpu_of(dev)->segments, .reduce = kernel};
+    struct vector_job job = {.n = n, .x = x, .segments = cpu_of(dev)->segments, .square = square};
     job.block = ((n + SUM_SEGMENTS - 1) / SUM_SEGMENTS + 1023) / 1024 * 1024;
     double total = 0;
     if (n) run(dev, reduce_thread, &job);
@@ -98,12 +98,12 @@ static void reduce(struct device *dev, size_t n, const float *x, double (*kernel
 
 static void sum(struct device *dev, size_t n, const float *x, float *out)
 {
-    reduce(dev, n, x, cpu_of(dev)->kernels->sum_run, out);
+    reduce(dev, n, x, false, out);
 }
 
 static void sumsq(struct device *dev, size_t n, const float *x, float *out)
 {
-    reduce(dev, n, x, cpu_of(dev)->kernels->sumsq_run, out);
+    reduce(dev, n, x, true, out);
 }
 
 static void clip_scale(struct device *dev, const float *sumsq, float max_norm, float *scale, float *norm)
@@ -178,29 +178,20 @@ static void axpy_thread(void *ctx, int thread, int threads)
     const struct vector_job *j = ctx;
     size_t begin, end;
     pool_share(j->n, 1024, thread, threads, &begin, &end);
-    j->kernels->axpy_run(end - begin, j->a, j->x + begin, j->out + begin);
+    j->kernels->axpy_run(end - begin, j->out + begin, j->x + begin, j->keep, j->a);
 }
 
 static void axpy(struct device *dev, size_t n, float a, const float *x, float *y)
 {
-    struct vector_job job = {.n = n, .a = a, .x = x, .out = y};
+    struct vector_job job = {.n = n, .a = a, .keep = 1, .x = x, .out = y};
     run(dev, axpy_thread, &job);
-}
-
-static void scale_thread(void *ctx, int thread, int threads)
-{
-    const struct vector_job *j = ctx;
-    size_t begin, end;
-    pool_share(j->n, 1024, thread, threads, &begin, &end);
-    j->kernels->scale_run(end - begin, j->a, j->out + begin);
 }
 
 static void sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep, const float *scale)
 {
     if (scale && *scale == 0) return;
-    struct vector_job decay = {.n = n, .a = keep, .out = theta};
-    if (keep != 1) run(dev, scale_thread, &decay);
-    axpy(dev, n, -(lr * (scale ? *scale : 1.0f)), grad, theta);
+    struct vector_job job = {.n = n, .a = -(lr * (scale ? *scale : 1.0f)), .keep = keep, .x = grad, .out = theta};
+    run(dev, axpy_thread, &job);
 }
 
 void cpu_vector_ops(struct device_ops *ops)

@@ -45,7 +45,7 @@ static void pack_b_block(const struct gemm_job *job, size_t n0, size_t nc, size_
         float *colsum = sums ? g->colsum + n0 + j : NULL;
         if (colsum && k0 == 0 && !g->colsum_add) memset(colsum, 0, cols * sizeof *colsum);
         if (g->b_trans) {
-            kernels->pack_b_trans(cols, kc, g->b + (n0 + j) * g->ldb + k0, g->ldb, out + j * kc, colsum);
+            kernels->pack_b_trans(cols, kc, g->b + (n0 + j) * g->ldb + k0, g->ldb, out + j * kc);
         } else {
             kernels->pack_b(cols, kc, g->b + k0 * g->ldb + n0 + j, g->ldb, out + j * kc, colsum);
         }

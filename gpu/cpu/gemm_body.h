@@ -293,9 +293,8 @@ static void pack_b(size_t cols, size_t k, const float *b, size_t ldb, float *pan
     if (n1) v_store_n(colsum + VL, v_load_n(colsum + VL, n1) + s1, n1);
 }
 
-static void pack_b_trans(size_t cols, size_t k, const float *b, size_t ldb, float *panel, float *colsum)
+static void pack_b_trans(size_t cols, size_t k, const float *b, size_t ldb, float *panel)
 {
-    (void)colsum; /* no caller needs it: only dw = x^T dy uses column sums, those of dy */
     size_t n0 = cols < VL ? cols : VL, n1 = cols - n0;
     pack_transposed(n0, k, b, ldb, panel, NR);
     pack_transposed(n1, k, b + n0 * ldb, ldb, panel + VL, NR);

@@ -1,52 +1,10 @@
-/* Row kernels of Llama's blocks for one instruction-set level: RMS norm, rotary positions, gated units. */
+/* Row kernels of Llama's blocks for one instruction-set level: rotary positions, gated units. */
 #ifndef GPU_LLAMA_BODY_H
 #define GPU_LLAMA_BODY_H
-
-#include <math.h>
 
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/cpu/vec.h"
 #include "gpu/device.h"
-
-static void rms_fwd(size_t n_rows, size_t c, float eps, const float *x, const float *w, float *y, float *rstd)
-{
-    float inv = 1.0f / (float)c;
-    for (size_t r = 0; r < n_rows; r++, x += c, y += c) {
-        vf square = v_zero();
-        FOR_VECTORS(i, n, c)
-        {
-            vf v = v_part(x + i, n);
-            square = v_fma(v, v, square);
-        }
-        float rs = 1.0f / sqrtf(v_hsum(square) * inv + eps);
-        FOR_VECTORS(i, n, c) v_put(y + i, v_part(x + i, n) * v_set1(rs) * v_part(w + i, n), n);
-        rstd[r] = rs;
-    }
-}
-
-/* dx = dres + rstd * (g - hat * mean(g hat)), g = dy w, hat = x rstd; dw += dy hat. */
-static void rms_bwd(size_t n_rows, size_t c, const float *dy, const float *x, const float *w, const float *rstd,
-                    const float *dres, float *dx, float *dw)
-{
-    float inv = 1.0f / (float)c;
-    for (size_t r = 0; r < n_rows; r++, x += c, dy += c, dx += c) {
-        vf rs = v_set1(rstd[r]), dot = v_zero();
-        FOR_VECTORS(i, n, c)
-        {
-            vf d = v_part(dy + i, n), hat = v_part(x + i, n) * rs;
-            dot = v_fma(d * v_part(w + i, n), hat, dot);
-            v_put(dw + i, v_fma(d, hat, v_part(dw + i, n)), n);
-        }
-        vf mean = v_set1(v_hsum(dot) * inv);
-        FOR_VECTORS(i, n, c)
-        {
-            vf hat = v_part(x + i, n) * rs, g = v_part(dy + i, n) * v_part(w + i, n);
-            vf d = (g - hat * mean) * rs;
-            if (dres) d = d + v_part(dres + r * c + i, n);
-            v_put(dx + i, d, n);
-        }
-    }
-}
 
 /* (a, b) -> (a cos - b sin, b cos + a sin); `back` uses -sin. */
 static void rope_rows(const struct rope_shape *s, size_t first, size_t n_rows, const float *table, float *x, bool back)

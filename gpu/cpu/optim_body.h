@@ -9,19 +9,7 @@
 /* Sums are fp32 within runs of SUM_RUN vectors and double across runs. */
 enum { SUM_RUN = 64 };
 
-static double sum_run(size_t n, const float *x)
-{
-    double total = 0;
-    for (size_t begin = 0; begin < n; begin += SUM_RUN * VL) {
-        size_t count = n - begin < SUM_RUN * VL ? n - begin : SUM_RUN * VL;
-        vf sum = v_zero();
-        FOR_VECTORS(i, lanes, count) sum = sum + v_part(x + begin + i, lanes);
-        total += (double)v_hsum(sum);
-    }
-    return total;
-}
-
-static double sumsq_run(size_t n, const float *x)
+static double sum_run(size_t n, const float *x, bool square)
 {
     double total = 0;
     for (size_t begin = 0; begin < n; begin += SUM_RUN * VL) {
@@ -29,8 +17,8 @@ static double sumsq_run(size_t n, const float *x)
         vf sum = v_zero();
         FOR_VECTORS(i, lanes, count)
         {
-            vf v = v_part(x + begin + i, lanes);
-            sum = v_fma(v, v, sum);
+            vf v = v_part(x + begin + i, lanes), added = sum + v;
+            sum = square ? v_fma(v, v, sum) : added;
         }
         total += (double)v_hsum(sum);
     }
@@ -83,20 +71,20 @@ INLINE vu moment_words(const uint32_t noise[2], uint64_t index)
 
 INLINE vf moments_drop(vf x)
 {
-    vu bits = v_bits(x), keep = (vu)((vi)(bits & RULE_MAGNITUDE) >= (vi)v_bits(v_set1(MOMENT_LEAST)));
-    return v_of_bits(bits & keep);
+    vu bits = (vu)x, keep = (vu)((vi)(bits & RULE_MAGNITUDE) >= (vi)v_set1(MOMENT_LEAST));
+    return (vf)(bits & keep);
 }
 
 INLINE vf moments_load(const uint16_t *p, size_t lanes)
 {
     vh half = {0};
     memcpy(&half, p, lanes == VL ? sizeof half : lanes * sizeof *p);
-    return v_of_bits(__builtin_convertvector(half, vu) << 16);
+    return (vf)(__builtin_convertvector(half, vu) << 16);
 }
 
 INLINE void moments_store(uint16_t *p, vf x, vu random, size_t lanes)
 {
-    vu bits = v_bits(x), up = (bits & RULE_MAGNITUDE) + random;
+    vu bits = (vu)x, up = (bits & RULE_MAGNITUDE) + random;
     vu over = (vu)(up > MOMENT_LARGEST);
     up = (up & ~over) | (over & MOMENT_LARGEST);
     vh half = __builtin_convertvector(up >> 16 | (bits & ~RULE_MAGNITUDE) >> 16, vh);
@@ -136,20 +124,10 @@ static void muon_momentum_bf16(size_t n, uint64_t index, const float *grad, uint
 
 /* --- vectors ------------------------------------------------------------------------------------------------------ */
 
-static void muon_apply(size_t n, float *theta, const float *x, float keep, float step)
+static void axpy_run(size_t n, float *y, const float *x, float keep, float a)
 {
     FOR_VECTORS(i, lanes, n)
-    v_put(theta + i, v_fma(v_set1(step), v_part(x + i, lanes), v_part(theta + i, lanes) * v_set1(keep)), lanes);
-}
-
-static void axpy_run(size_t n, float a, const float *x, float *y)
-{
-    FOR_VECTORS(i, lanes, n) v_put(y + i, v_fma(v_set1(a), v_part(x + i, lanes), v_part(y + i, lanes)), lanes);
-}
-
-static void scale_run(size_t n, float a, float *x)
-{
-    FOR_VECTORS(i, lanes, n) v_put(x + i, v_part(x + i, lanes) * v_set1(a), lanes);
+    v_put(y + i, v_fma(v_set1(a), v_part(x + i, lanes), v_part(y + i, lanes) * v_set1(keep)), lanes);
 }
 
 static void gelu_run(size_t n, const float *z, float *y)

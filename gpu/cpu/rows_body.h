@@ -1,4 +1,4 @@
-/* Row kernels of one instruction-set level: embedding, layer norm, cross entropy. A row is c (or v) floats. */
+/* Row kernels of one instruction-set level: embedding, norms, cross entropy. A row is c (or v) floats. */
 #ifndef GPU_ROWS_BODY_H
 #define GPU_ROWS_BODY_H
 
@@ -26,38 +26,41 @@ static void add_row(size_t c, const float *x, float *y)
     FOR_VECTORS(i, n, c) v_put(y + i, v_part(y + i, n) + v_part(x + i, n), n);
 }
 
-static void norm_fwd(size_t n_rows, size_t c, const float *x, const float *w, const float *b, float *y, float *mean,
-                     float *rstd)
+/* Layer norm, or with mean and b NULL RMS norm. */
+static void norm_fwd(size_t n_rows, size_t c, float eps, const float *x, const float *w, const float *b, float *y,
+                     float *mean, float *rstd)
 {
-    float inv = 1.0f / (float)c;
+    float inv = 1.0f / (float)c, mu = 0;
     for (size_t r = 0; r < n_rows; r++, x += c, y += c) {
         vf sum = v_zero(), square = v_zero();
-        FOR_VECTORS(i, n, c) sum = sum + v_part(x + i, n);
-        float mu = v_hsum(sum) * inv;
+        if (mean) {
+            FOR_VECTORS(i, n, c) sum = sum + v_part(x + i, n);
+            mean[r] = mu = v_hsum(sum) * inv;
+        }
         FOR_VECTORS(i, n, c)
         {
             vf d = v_part(x + i, n) - v_set1(mu);
             if (n < VL) d = v_keep_from(v_zero(), n, d);
             square = v_fma(d, d, square);
         }
-        float rs = 1.0f / sqrtf(v_hsum(square) * inv + 1e-5f);
+        float rs = 1.0f / sqrtf(v_hsum(square) * inv + eps);
         FOR_VECTORS(i, n, c)
         {
-            vf hat = (v_part(x + i, n) - v_set1(mu)) * v_set1(rs);
-            v_put(y + i, v_fma(hat, v_part(w + i, n), v_part(b + i, n)), n);
+            vf hat = (v_part(x + i, n) - v_set1(mu)) * v_set1(rs), by = v_part(w + i, n), plain = hat * by;
+            v_put(y + i, b ? v_fma(hat, by, v_part(b + i, n)) : plain, n);
         }
-        mean[r] = mu;
         rstd[r] = rs;
     }
 }
 
-/* dx = dres + rstd * (g - mean(g) - hat * mean(g hat)), g = dy w, hat = (x - mean) rstd; dw += dy hat, db += dy. */
+/* dx = dres + rstd * (g - mean(g) - hat * mean(g hat)), g = dy w, hat = (x - mean) rstd; dw += dy hat, db += dy. RMS
+ * norm has no mean, no mean(g) and no db. */
 static void norm_bwd(size_t n_rows, size_t c, const float *dy, const float *x, const float *w, const float *mean,
                      const float *rstd, const float *dres, float *dx, float *dw, float *db)
 {
     float inv = 1.0f / (float)c;
     for (size_t r = 0; r < n_rows; r++, x += c, dy += c, dx += c) {
-        vf mu = v_set1(mean[r]), rs = v_set1(rstd[r]), sum = v_zero(), dot = v_zero();
+        vf mu = v_set1(mean ? mean[r] : 0), rs = v_set1(rstd[r]), sum = v_zero(), dot = v_zero();
         FOR_VECTORS(i, n, c)
         {
             vf d = v_part(dy + i, n), hat = (v_part(x + i, n) - mu) * rs;
@@ -65,9 +68,9 @@ static void norm_bwd(size_t n_rows, size_t c, const float *dy, const float *x, c
             sum = sum + g;
             dot = v_fma(g, hat, dot); /* lanes from n on: g is zero */
             v_put(dw + i, v_fma(d, hat, v_part(dw + i, n)), n);
-            v_put(db + i, v_part(db + i, n) + d, n);
+            if (db) v_put(db + i, v_part(db + i, n) + d, n);
         }
-        vf mean_g = v_set1(v_hsum(sum) * inv), mean_gh = v_set1(v_hsum(dot) * inv);
+        vf mean_g = v_set1(mean ? v_hsum(sum) * inv : 0), mean_gh = v_set1(v_hsum(dot) * inv);
         FOR_VECTORS(i, n, c)
         {
             vf hat = (v_part(x + i, n) - mu) * rs, g = v_part(dy + i, n) * v_part(w + i, n);

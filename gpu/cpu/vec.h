@@ -2,7 +2,7 @@
  * once a level, in cpu_portable.c, cpu_avx2.c and cpu_avx512.c. Everything here is static: code of a level never leaks
  * into a file that must run on every CPU.
  *
- * - vf has VL floats. Loads and stores need no alignment.
+ * - vf has VL floats. Loads and stores need no alignment. Casts between vf, vi and vu keep the bits.
  * - Fused multiply-adds are always explicit (v_fma) and never chosen by the compiler, so the source defines the bits of
  *   each level.
  * - MR x NR is the GEMM register tile of the level, AMR x NR that of attention (AMR divides VL). */
@@ -38,20 +38,6 @@ INLINE float v_hsum(vf v)
     return lanes[0];
 }
 
-INLINE vu v_bits(vf v)
-{
-    vu bits;
-    memcpy(&bits, &v, sizeof bits);
-    return bits;
-}
-
-INLINE vf v_of_bits(vu bits)
-{
-    vf v;
-    memcpy(&v, &bits, sizeof v);
-    return v;
-}
-
 /* exp(x) to 2e-7 relative for -87 <= x <= 87; x is clamped to that range, NaN stays NaN. x = n ln2 + r, |r| <= ln2/2;
  * exp(r) is a degree-5 minimax polynomial (1.05e-7 relative). 2^n is built from bits: adding 1.5 * 2^23 leaves n in the
  * low mantissa bits. */
@@ -68,12 +54,7 @@ INLINE vf v_exp(vf x)
     p = v_fma(p, r, v_set1(4.9999231e-1f));
     p = v_fma(p, r, v_set1(1.0f));
     p = v_fma(p, r, v_set1(1.0f));
-    vi bits;
-    memcpy(&bits, &shifted, sizeof bits);
-    bits = (bits << 23) + 0x3f800000;
-    vf scale;
-    memcpy(&scale, &bits, sizeof scale);
-    return p * scale;
+    return p * (vf)(((vi)shifted << 23) + 0x3f800000);
 }
 
 /* GELU in its tanh form, written with the logistic function: 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2u)),
@@ -94,15 +75,8 @@ INLINE vf v_gelu(vf z, vf *dgelu)
 INLINE vf v_log(vf x)
 {
     const vf magic = v_set1(12582912.0f);
-    vi bits, e, shifted;
-    memcpy(&bits, &x, sizeof bits);
-    e = (bits - 0x3f3504f3) >> 23;
-    bits = bits - (e << 23);
-    vf m, exponent;
-    memcpy(&m, &bits, sizeof m);
-    memcpy(&shifted, &magic, sizeof shifted);
-    shifted = shifted + e;
-    memcpy(&exponent, &shifted, sizeof exponent);
+    vi bits = (vi)x, e = (bits - 0x3f3504f3) >> 23;
+    vf m = (vf)(bits - (e << 23)), exponent = (vf)((vi)magic + e);
     vf s = (m - v_set1(1.0f)) / (m + v_set1(1.0f)), ss = s * s;
     vf p = v_fma(v_set1(0.22222222f), ss, v_set1(0.28571429f));
     p = v_fma(p, ss, v_set1(0.4f));

@@ -11,44 +11,8 @@ enum { VL = 8, MR = 6, AMR = 4 };
 typedef __m256 vf;
 typedef int vi __attribute__((vector_size(32)));
 
-static inline vf v_zero(void)
-{
-    return _mm256_setzero_ps();
-}
-static inline vf v_set1(float x)
-{
-    return _mm256_set1_ps(x);
-}
-static inline vf v_load(const float *p)
-{
-    return _mm256_loadu_ps(p);
-}
-static inline void v_store(float *p, vf v)
-{
-    _mm256_storeu_ps(p, v);
-}
-/* Bypasses the caches; p is aligned to the vector. Before another thread reads the data, the writer needs a fence
- * (pool.c has one). */
-static inline void v_stream(float *p, vf v)
-{
-    _mm256_stream_ps(p, v);
-}
-static inline vf v_fma(vf a, vf b, vf c)
-{
-    return _mm256_fmadd_ps(a, b, c);
-}
-static inline vf v_max(vf a, vf b)
-{
-    return _mm256_max_ps(a, b);
-} /* NaN in b stays */
-static inline vf v_min(vf a, vf b)
-{
-    return _mm256_min_ps(a, b);
-}
-static inline vf v_sqrt(vf a)
-{
-    return _mm256_sqrt_ps(a);
-}
+#define V(op) _mm256_##op
+#include "gpu/cpu/vec_x86.h"
 
 /* The first n (0 .. VL) lanes; the others read as zero, or are not written. */
 static inline __m256i v_first(size_t n)

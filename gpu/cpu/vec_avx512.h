@@ -10,44 +10,8 @@ enum { VL = 16, MR = 14, AMR = 8 };
 typedef __m512 vf;
 typedef int vi __attribute__((vector_size(64)));
 
-static inline vf v_zero(void)
-{
-    return _mm512_setzero_ps();
-}
-static inline vf v_set1(float x)
-{
-    return _mm512_set1_ps(x);
-}
-static inline vf v_load(const float *p)
-{
-    return _mm512_loadu_ps(p);
-}
-static inline void v_store(float *p, vf v)
-{
-    _mm512_storeu_ps(p, v);
-}
-/* Bypasses the caches; p is aligned to the vector. Before another thread reads the data, the writer needs a fence
- * (pool.c has one). */
-static inline void v_stream(float *p, vf v)
-{
-    _mm512_stream_ps(p, v);
-}
-static inline vf v_fma(vf a, vf b, vf c)
-{
-    return _mm512_fmadd_ps(a, b, c);
-}
-static inline vf v_max(vf a, vf b)
-{
-    return _mm512_max_ps(a, b);
-} /* NaN in b stays */
-static inline vf v_min(vf a, vf b)
-{
-    return _mm512_min_ps(a, b);
-}
-static inline vf v_sqrt(vf a)
-{
-    return _mm512_sqrt_ps(a);
-}
+#define V(op) _mm512_##op
+#include "gpu/cpu/vec_x86.h"
 
 /* The first n (0 .. VL) lanes; the others read as zero, or are not written. */
 static inline __mmask16 v_first(size_t n)

@@ -41,13 +41,7 @@ static inline vf v_fma(vf a, vf b, vf c)
 
 static inline vf v_select(vi mask, vf yes, vf no)
 {
-    vi y, n;
-    vf out;
-    memcpy(&y, &yes, sizeof y);
-    memcpy(&n, &no, sizeof n);
-    y = (y & mask) | (n & ~mask);
-    memcpy(&out, &y, sizeof out);
-    return out;
+    return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
 }
 static inline vf v_max(vf a, vf b)
 {

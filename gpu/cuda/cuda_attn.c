@@ -1,4 +1,5 @@
-#include "gpu/cuda/cuda_attn.h"
+/* Attention of the CUDA device: cuDNN in bf16, else the plain loops of kernels/cuda_attention.cu. */
+#include "gpu/cuda/cuda_impl.h"
 
 #include <assert.h>
 #include <math.h>
@@ -105,13 +106,11 @@ static enum status attn_fill(struct cuda_device *cuda, struct plan *plan)
 static enum status attn_plan(struct device *dev, const struct attn_shape *shape, struct attn_plan **out)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    size_t kv_heads = shape->kv_heads ? shape->kv_heads : shape->heads;
-    if (!shape->batch || !shape->seq || !shape->heads || !shape->head_dim || shape->heads % kv_heads)
-        return STATUS_INVALID;
+    struct attn_shape own = *shape;
+    if (!attn_shape_valid(&own)) return STATUS_INVALID;
     struct plan *plan = cuda_plan_new(sizeof *plan, free_plan);
     if (!plan) return STATUS_NOMEM;
-    plan->shape = *shape;
-    plan->shape.kv_heads = kv_heads;
+    plan->shape = own;
     return cuda_plan_keep(cuda, plan, attn_fill(cuda, plan), out);
 }
 

@@ -20,9 +20,6 @@ struct cuda_bf16_weights {
     size_t n_stale;
 };
 
-enum status cuda_bf16_weights_open(struct cuda_device *cuda) MUST_CHECK;
-void cuda_bf16_weights_close(struct cuda_device *cuda);
-
 /* Marks p[bytes] as changed: its range of the image is rounded again before its next use. Every writer of device memory
  * calls it, except kernels that also write the image. */
 void cuda_written(struct cuda_device *cuda, const void *p, size_t bytes);

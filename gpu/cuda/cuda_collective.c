@@ -3,7 +3,7 @@
  *
  * A group of one GPU has no communicator and no events: its collectives do nothing. The same watchdog watches it. Host
  * waits of a single GPU block, so only the last resort ends a hang there. */
-#include "gpu/cuda/cuda_collective.h"
+#include "gpu/cuda/cuda_impl.h"
 
 #include <assert.h>
 #include <stdatomic.h>
@@ -48,12 +48,6 @@ static struct cuda_comm *comm_of(struct collective *coll)
     struct cuda_group *group = coll->group;
     assert(group->comms[coll->rank]);
     return group->comms[coll->rank];
-}
-
-/* True for a group of one GPU, which has nothing to sum or copy. */
-static bool is_single(const struct collective *coll)
-{
-    return coll->n_ranks == 1;
 }
 
 /* The host polls this while it waits for the device (cuda_rt_watch). */
@@ -177,21 +171,14 @@ static void group_abort(void *ctx)
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 
 /* Orders COMM after all work that the device has been given so far. The collective then changes buf[n]. */
-static enum status enter(struct collective *coll, struct cuda_rank *m, float *buf, size_t n)
+static void enter(struct cuda_rank *m, float *buf, size_t n)
 {
-    if (cuda_failure(coll)) return STATUS_CLOSED;
     assert(m->enter);
     cuda_rt_event_record(m->rt, CUDA_MAIN, m->enter);
     cuda_rt_queue_wait(m->rt, CUDA_COMM, m->enter);
     cuda_rt_event_record(m->rt, CUDA_COMM, m->arrive[atomic_load(&m->submitted) % ARRIVALS]);
     atomic_fetch_add(&m->submitted, 1);
     cuda_written(m->cuda, buf, n * sizeof *buf);
-    return STATUS_OK;
-}
-
-static enum status single_status(struct collective *coll)
-{
-    return cuda_failure(coll) ? STATUS_CLOSED : STATUS_OK;
 }
 
 static enum status leave(struct cuda_rank *m, unsigned ticket)
@@ -204,8 +191,9 @@ static enum status leave(struct cuda_rank *m, unsigned ticket)
 static enum status cuda_start(struct collective *coll, enum collective_op op, float *buf, size_t n, unsigned ticket)
 {
     struct cuda_rank *m = member_of(coll);
-    if (is_single(coll)) return single_status(coll);
-    TRY(enter(coll, m, buf, op == COLLECTIVE_ALL_REDUCE ? n : n * (size_t)coll->n_ranks));
+    if (cuda_failure(coll)) return STATUS_CLOSED;
+    if (coll->n_ranks == 1) return STATUS_OK;
+    enter(m, buf, op == COLLECTIVE_ALL_REDUCE ? n : n * (size_t)coll->n_ranks);
     cuda_comm_run(comm_of(coll), op, buf, n);
     return leave(m, ticket);
 }
@@ -214,8 +202,9 @@ static enum status cuda_start_parts(struct collective *coll, enum collective_op 
                                     const struct collective_part *parts, size_t n_parts, unsigned ticket)
 {
     struct cuda_rank *m = member_of(coll);
-    if (is_single(coll)) return single_status(coll);
-    TRY(enter(coll, m, buf, 0));
+    if (cuda_failure(coll)) return STATUS_CLOSED;
+    if (coll->n_ranks == 1) return STATUS_OK;
+    enter(m, buf, 0);
     for (size_t i = 0; i < n_parts; i++) {
         assert(parts[i].root >= 0 && parts[i].root < coll->n_ranks);
         cuda_written(m->cuda, buf + parts[i].offset, parts[i].n * sizeof *buf);
@@ -228,7 +217,7 @@ static void cuda_wait(struct collective *coll, unsigned ticket)
 {
     struct cuda_rank *m = member_of(coll);
     assert(ticket < EVENTS);
-    if (!is_single(coll)) cuda_rt_queue_wait(m->rt, CUDA_MAIN, m->done[ticket]);
+    if (coll->n_ranks > 1) cuda_rt_queue_wait(m->rt, CUDA_MAIN, m->done[ticket]);
 }
 
 /* --- closing ------------------------------------------------------------------------------------------------------ */
@@ -250,17 +239,12 @@ static void closing_blame(void *ctx, unsigned seconds, bool ask, struct err *why
             cuda_rt_name(rt), seconds);
 }
 
-static const struct cuda_watch *closing_watch(struct cuda_group *group, struct cuda_watch *watch)
-{
-    *watch = (struct cuda_watch){.ctx = group, .moves = closing_moves, .blame = closing_blame, .end = group->end};
-    return watch;
-}
-
 /* A GPU that hangs may keep a communicator from closing, so the watchdog now watches the closing. */
-static void group_free(struct cuda_group *group)
+static void cuda_collective_close(struct collective *coll)
 {
-    struct cuda_watch watch;
-    cuda_watchdog_turn(group->watchdog, closing_watch(group, &watch));
+    struct cuda_group *group = coll->group;
+    const struct cuda_watch watch = {.ctx = group, .moves = closing_moves, .blame = closing_blame, .end = group->end};
+    cuda_watchdog_turn(group->watchdog, &watch);
     for (int r = 0; r < group->n_ranks; r++) cuda_rt_watch(group->members[r].rt, NULL, NULL);
     for (int r = 0; r < group->n_ranks; r++) {
         cuda_comm_close(group->comms[r]);
@@ -274,11 +258,6 @@ static void group_free(struct cuda_group *group)
         cuda_rt_event_free(m->rt, m->enter);
     }
     mem_free(group);
-}
-
-static void cuda_collective_close(struct collective *coll)
-{
-    group_free(coll->group);
 }
 
 static const struct collective_ops cuda_collective = {
@@ -349,6 +328,6 @@ enum status cuda_collective_open(struct device *const *devices, int n_ranks, voi
             .ops = &cuda_collective, .rank = r, .n_ranks = n_ranks, .dev = devices[r], .group = group};
     }
     enum status status = group_fill(group, err);
-    if (status != STATUS_OK) group_free(group);
+    if (status != STATUS_OK) cuda_collective_close(&out[0]);
     return status;
 }

@@ -6,17 +6,7 @@
 
 #include "common/base/mem.h"
 #include "gpu/cuda/comm/cuda_comm.h"
-#include "gpu/cuda/cuda_attn.h"
 #include "gpu/cuda/cuda_bf16_weights.h"
-#include "gpu/cuda/cuda_collective.h"
-#include "gpu/cuda/cuda_head.h"
-#include "gpu/cuda/cuda_lin.h"
-#include "gpu/cuda/cuda_muon.h"
-#include "gpu/cuda/cuda_outer.h"
-#include "gpu/cuda/cuda_plans.h"
-#include "gpu/cuda/cuda_rows.h"
-#include "gpu/cuda/cuda_stage.h"
-#include "gpu/cuda/cuda_vectors.h"
 #include "gpu/cuda/rt/cuda_peak.h"
 #include "gpu/cuda_plugin.h"
 

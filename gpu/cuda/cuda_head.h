@@ -9,7 +9,4 @@ struct cuda_head {
     size_t bytes, most; /* of logits: allocated, and allowed; tests lower `most` to get more chunks */
 };
 
-enum status cuda_head_open(struct cuda_device *cuda) MUST_CHECK;
-void cuda_head_close(struct cuda_device *cuda);
-
 #endif

@@ -36,6 +36,33 @@ struct cuda_device {
     struct cuda_muon *muon;          /* cuda_muon.c: Muon */
 };
 
+/* Each part sets its operations and allocates its member, or closes that, also if it was opened in part. */
+enum status cuda_outer_open(struct cuda_device *cuda) MUST_CHECK;
+enum status cuda_lin_open(struct cuda_device *cuda) MUST_CHECK;
+enum status cuda_muon_open(struct cuda_device *cuda) MUST_CHECK;
+void cuda_muon_close(struct cuda_device *cuda);
+enum status cuda_head_open(struct cuda_device *cuda) MUST_CHECK;
+void cuda_head_close(struct cuda_device *cuda);
+enum status cuda_attn_open(struct cuda_device *cuda) MUST_CHECK;
+void cuda_attn_close(struct cuda_device *cuda);
+enum status cuda_rows_open(struct cuda_device *cuda) MUST_CHECK;
+void cuda_rows_close(struct cuda_device *cuda);
+enum status cuda_vectors_open(struct cuda_device *cuda) MUST_CHECK;
+void cuda_vectors_close(struct cuda_device *cuda);
+enum status cuda_stage_open(struct cuda_device *cuda) MUST_CHECK;
+void cuda_stage_close(struct cuda_device *cuda);
+enum status cuda_bf16_weights_open(struct cuda_device *cuda) MUST_CHECK;
+void cuda_bf16_weights_close(struct cuda_device *cuda);
+enum status cuda_plans_open(struct cuda_device *cuda) MUST_CHECK;
+void cuda_plans_close(struct cuda_device *cuda);
+
+/* `collective` of gpu/device.h. */
+enum status cuda_collective_open(struct device *const *devices, int n_ranks, void (*end)(const char *line),
+                                 struct collective *out, struct err *err) MUST_CHECK;
+/* Opens cuDNN for attention in bf16, if it is available. Appends to the device's name what computes attention. Errors:
+ * INVALID: ATOLL_ATTENTION has an unknown value; those of cuDNN if it is required. */
+enum status cuda_attn_use_bf16(struct cuda_device *cuda, struct err *err) MUST_CHECK;
+
 static inline struct cuda_device *cuda_of(struct device *dev)
 {
     return (struct cuda_device *)dev;

@@ -6,7 +6,7 @@
  * gradient were faster as an epilogue (BGRADA) for no shape. GELU itself is never fused: y has to be computed from the
  * rounded z (device.h), and a GELU epilogue uses the unrounded z. fp32 is the reference for comparisons, so it never
  * fuses. */
-#include "gpu/cuda/cuda_lin.h"
+#include "gpu/cuda/cuda_impl.h"
 
 #include <assert.h>
 
@@ -66,6 +66,12 @@ static enum status lin_plan(struct device *dev, const struct lin_shape *shape, s
 
 /* --- operations --------------------------------------------------------------------------------------------------- */
 
+static void gelu(struct cuda_device *cuda, size_t n, const void *z, void *y)
+{
+    LAUNCH(cuda, cuda_gelu_fwd, wide_blocks(n, n, CUDA_BLOCK), 1, cuda_gelu_args, .n = n, .bf16 = cuda->bf16, .z = z,
+           .y = y);
+}
+
 static void lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
                     const void *res, void *y, void *aux)
 {
@@ -73,22 +79,20 @@ static void lin_fwd(struct device *dev, const struct lin_plan *plan, const void 
     const struct plan *p = cuda_plan_of(cuda, plan, free_plan);
     if (!p) return;
     const struct lin_shape *s = &p->shape;
-    bool gelu = s->act == LIN_ACT_GELU;
+    bool act = s->act == LIN_ACT_GELU;
     if (s->bias != (b != NULL)) {
         cuda_rt_fail(cuda->rt, STATUS_INVALID, "lin_fwd: the bias does not match the plan");
         return;
     }
-    if (res && gelu) {
+    if (res && act) {
         cuda_rt_fail(cuda->rt, STATUS_INVALID, "lin_fwd: a residual cannot follow an activation");
         return;
     }
-    void *z = gelu && aux ? aux : y; /* backward through GELU needs its input */
+    void *z = act && aux ? aux : y; /* backward through GELU needs its input */
     cuda_rt_gemm(cuda->rt, p->fwd,
                  &(struct cuda_gemm_call){
                      .a = x, .b = cuda_weights(cuda, w), .c = res, .out = z, .bias = b ? cuda_weights(cuda, b) : NULL});
-    if (gelu)
-        LAUNCH(cuda, cuda_gelu_fwd, wide_blocks(s->n * s->m, s->n * s->m, CUDA_BLOCK), 1, cuda_gelu_args,
-               .n = s->n * s->m, .bf16 = cuda->bf16, .z = z, .y = y);
+    if (act) gelu(cuda, s->n * s->m, z, y);
 }
 
 static void act_recompute(struct device *dev, const struct lin_plan *plan, const void *aux, void *y)
@@ -96,12 +100,10 @@ static void act_recompute(struct device *dev, const struct lin_plan *plan, const
     struct cuda_device *cuda = cuda_of(dev);
     const struct plan *p = cuda_plan_of(cuda, plan, free_plan);
     if (!p) return;
-    size_t n = p->shape.n * p->shape.m;
     if (p->shape.act == LIN_ACT_NONE)
         cuda_rt_fail(cuda->rt, STATUS_INVALID, "act_recompute: the plan has no activation");
     else
-        LAUNCH(cuda, cuda_gelu_fwd, wide_blocks(n, n, CUDA_BLOCK), 1, cuda_gelu_args, .n = n, .bf16 = cuda->bf16,
-               .z = aux, .y = y);
+        gelu(cuda, p->shape.n * p->shape.m, aux, y);
 }
 
 static bool has_backward(struct cuda_device *cuda, const struct plan *p)

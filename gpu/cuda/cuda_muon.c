@@ -28,59 +28,43 @@ static bool same_shape(const struct muon_matrix *a, const struct muon_matrix *b)
     return a->rows == b->rows && a->cols == b->cols;
 }
 
-/* Groups matrices of one shape into batches of at most `floats` floats. Writes them to order[n] and batches[] (NULL:
- * count only). Returns the number of batches. */
-static size_t make_batches(const struct muon_matrix *matrices, size_t n, size_t floats, struct cuda_muon_place *order,
-                           struct batch *batches)
-{
-    size_t n_batches = 0, placed = 0;
-    for (size_t i = 0; i < n; i++) {
-        bool seen = false;
-        for (size_t j = 0; j < i && !seen; j++) seen = same_shape(&matrices[j], &matrices[i]);
-        if (seen) continue;
-        size_t most = floats / (matrices[i].rows * matrices[i].cols), room = 0;
-        for (size_t j = i; j < n; j++) {
-            if (!same_shape(&matrices[j], &matrices[i])) continue;
-            if (!room) {
-                room = most ? most : 1;
-                if (batches)
-                    batches[n_batches] =
-                        (struct batch){.rows = matrices[i].rows, .cols = matrices[i].cols, .first = placed};
-                n_batches++;
-            }
-            room--;
-            if (batches) {
-                batches[n_batches - 1].n++;
-                order[placed] = (struct cuda_muon_place){.offset = matrices[j].offset,
-                                                         .ld = matrices[j].ld,
-                                                         .skipped = matrices[j].skipped,
-                                                         .decay = matrices[j].decay};
-            }
-            placed++;
-        }
-    }
-    return n_batches;
-}
-
 /* Maxima over all batches: floats of the matrices, floats of the squares of their short sides, and number of
  * matrices. */
 struct largest {
     size_t area, square, n;
 };
 
-static struct largest largest_of(const struct muon_matrix *matrices, size_t n, size_t floats)
+/* Groups matrices of one shape into batches of at most `floats` floats. Writes them to order[n] and batches[] (NULL:
+ * neither), and their maxima. Returns the number of batches. */
+static size_t make_batches(const struct muon_matrix *matrices, size_t n, size_t floats, struct cuda_muon_place *order,
+                           struct batch *batches, struct largest *l)
 {
-    assert(n > 0);
-    struct largest l = {0};
+    size_t n_batches = 0, placed = 0;
+    *l = (struct largest){0};
     for (size_t i = 0; i < n; i++) {
-        size_t same = 0, area = matrices[i].rows * matrices[i].cols, room = floats / area ? floats / area : 1;
-        size_t side = muon_side(matrices[i].rows, matrices[i].cols);
-        for (size_t j = 0; j < n && same < room; j++) same += same_shape(&matrices[j], &matrices[i]);
-        if (same * area > l.area) l.area = same * area;
-        if (same * side * side > l.square) l.square = same * side * side;
-        if (same > l.n) l.n = same;
+        const struct muon_matrix *first = &matrices[i];
+        size_t area = first->rows * first->cols, side = muon_side(first->rows, first->cols), same = 0;
+        size_t most = muon_max(floats / area, 1);
+        bool seen = false;
+        for (size_t j = 0; j < i && !seen; j++) seen = same_shape(&matrices[j], first);
+        for (size_t j = i; j < n && !seen; j++) {
+            if (!same_shape(&matrices[j], first)) continue;
+            size_t in_batch = same++ % most + 1;
+            n_batches += in_batch == 1;
+            *l = (struct largest){.area = muon_max(l->area, in_batch * area),
+                                  .square = muon_max(l->square, in_batch * side * side),
+                                  .n = muon_max(l->n, in_batch)};
+            if (!batches) continue;
+            if (in_batch == 1)
+                batches[n_batches - 1] = (struct batch){.rows = first->rows, .cols = first->cols, .first = placed};
+            batches[n_batches - 1].n++;
+            order[placed++] = (struct cuda_muon_place){.offset = matrices[j].offset,
+                                                       .ld = matrices[j].ld,
+                                                       .skipped = matrices[j].skipped,
+                                                       .decay = matrices[j].decay};
+        }
     }
-    return l;
+    return n_batches;
 }
 
 /* Bytes of one element that matrix products read. */
@@ -91,7 +75,8 @@ static size_t element_bytes(const struct cuda_device *cuda)
 
 static size_t muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n)
 {
-    struct largest l = largest_of(matrices, n, cuda_of(dev)->muon->floats);
+    struct largest l;
+    (void)make_batches(matrices, n, cuda_of(dev)->muon->floats, NULL, NULL, &l);
     size_t each = element_bytes(cuda_of(dev)), squares = cuda_of(dev)->bf16 ? 3 : 2; /* besides the fp32 one */
     return n * sizeof(struct cuda_muon_place) + (l.square + l.n) * sizeof(float) +
            (2 * l.area + squares * l.square) * each;
@@ -112,21 +97,14 @@ static enum status make_gemms(struct cuda_device *cuda, struct batch *b)
     return cuda_rt_gemm_create(rt, &next, &b->next);
 }
 
-static enum status check(const struct muon_matrix *matrices, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!matrices[i].rows || !matrices[i].cols || matrices[i].ld < matrices[i].cols) return STATUS_INVALID;
-    return n ? STATUS_OK : STATUS_INVALID;
-}
-
 static enum status upload_places(struct cuda_device *cuda, struct plan *plan, const struct muon_matrix *matrices,
-                                 size_t n)
+                                 size_t n, struct largest *l)
 {
     struct cuda_muon_place *order = mem_alloc(n, sizeof *order);
     plan->places = cuda_rt_alloc(cuda->rt, n * sizeof *order);
     enum status status = order && plan->places ? STATUS_OK : STATUS_NOMEM;
     if (status == STATUS_OK) {
-        make_batches(matrices, n, cuda->muon->floats, order, plan->batches);
+        (void)make_batches(matrices, n, cuda->muon->floats, order, plan->batches, l);
         cuda_rt_copy(cuda->rt, plan->places, order, n * sizeof *order, CUDA_UPLOAD);
         status = cuda_rt_sync(cuda->rt, NULL); /* the copy must end before `order` is freed */
     }
@@ -147,16 +125,15 @@ static void written_range(struct plan *plan, const struct muon_matrix *matrices,
 
 static enum status fill(struct cuda_device *cuda, struct plan *plan, const struct muon_matrix *matrices, size_t n)
 {
-    TRY(check(matrices, n));
     assert(!plan->batches);
     written_range(plan, matrices, n);
-    plan->n_batches = make_batches(matrices, n, cuda->muon->floats, NULL, NULL);
+    struct largest l;
+    plan->n_batches = make_batches(matrices, n, cuda->muon->floats, NULL, NULL, &l);
     assert(plan->n_batches >= 1 && plan->n_batches <= n);
     plan->batches = mem_alloc(plan->n_batches, sizeof *plan->batches);
     if (!plan->batches) return STATUS_NOMEM;
-    TRY(upload_places(cuda, plan, matrices, n));
+    TRY(upload_places(cuda, plan, matrices, n, &l));
     for (size_t i = 0; i < plan->n_batches; i++) TRY(make_gemms(cuda, &plan->batches[i]));
-    struct largest l = largest_of(matrices, n, cuda->muon->floats);
     size_t each = element_bytes(cuda);
     plan->x = cuda_rt_alloc(cuda->rt, l.area * each);
     plan->y = cuda_rt_alloc(cuda->rt, l.area * each);
@@ -191,6 +168,7 @@ static void free_plan(struct cuda_device *cuda, void *plan)
 static enum status muon_plan(struct device *dev, const struct muon_matrix *matrices, size_t n, struct muon_plan **out)
 {
     struct cuda_device *cuda = cuda_of(dev);
+    if (!muon_matrices_valid(matrices, n)) return STATUS_INVALID;
     struct plan *plan = cuda_plan_new(sizeof *plan, free_plan);
     if (!plan) return STATUS_NOMEM;
     return cuda_plan_keep(cuda, plan, cuda_plan_refused(cuda, fill(cuda, plan, matrices, n)), out);

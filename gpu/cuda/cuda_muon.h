@@ -11,7 +11,4 @@ struct cuda_muon {
     size_t floats; /* of one batch of equal matrices, which has at least one matrix; tests lower it */
 };
 
-enum status cuda_muon_open(struct cuda_device *cuda) MUST_CHECK;
-void cuda_muon_close(struct cuda_device *cuda);
-
 #endif

@@ -1,4 +1,5 @@
-#include "gpu/cuda/cuda_outer.h"
+/* The outer path of the CUDA device: deltas as quantized values, and updates of the anchor. */
+#include "gpu/cuda/cuda_impl.h"
 
 #include <assert.h>
 

@@ -9,10 +9,6 @@ struct cuda_plan {
     void (*free)(struct cuda_device *cuda, void *plan); /* frees what the plan holds; tells the kinds of plans apart */
 };
 
-enum status cuda_plans_open(struct cuda_device *cuda) MUST_CHECK;
-/* Frees all plans. */
-void cuda_plans_close(struct cuda_device *cuda);
-
 /* A zeroed plan of `bytes` bytes that is in no list yet; NULL without memory. */
 void *cuda_plan_new(size_t bytes, void (*free)(struct cuda_device *cuda, void *plan)) MUST_CHECK;
 /* Keeps the plan in the device's list and sets *out, or frees it if filling it failed with `status`. Returns `status`.

@@ -82,7 +82,7 @@ static void norm_fwd(struct device *dev, size_t n, size_t c, const void *x, cons
 {
     struct cuda_device *cuda = cuda_of(dev);
     LAUNCH(cuda, cuda_norm_fwd, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_norm_args, .n = n, .c = c, .bf16 = cuda->bf16,
-           .x = x, .w = w, .b = b, .y = y, .mean_out = mean, .rstd_out = rstd);
+           .eps = 1e-5f, .x = x, .w = w, .b = b, .y = y, .mean_out = mean, .rstd_out = rstd);
 }
 
 /* True if cuda_norm_fused and cuda_rms_fused support rows of c columns. */

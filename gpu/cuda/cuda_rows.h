@@ -11,7 +11,5 @@ struct cuda_rows {
 
 /* out[c] = or += the column sums of x[n,c]. */
 void cuda_columns_of(struct cuda_device *cuda, size_t n, size_t c, const void *x, float *out, bool accumulate);
-enum status cuda_rows_open(struct cuda_device *cuda) MUST_CHECK;
-void cuda_rows_close(struct cuda_device *cuda);
 
 #endif

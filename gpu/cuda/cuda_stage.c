@@ -1,4 +1,6 @@
-#include "gpu/cuda/cuda_stage.h"
+/* Staging of unpinned host memory: it crosses the bus through two pinned buffers in turn, on a queue of its own. While
+ * one buffer is in transfer, the host fills or empties the other. */
+#include "gpu/cuda/cuda_impl.h"
 
 #include <assert.h>
 #include <string.h>

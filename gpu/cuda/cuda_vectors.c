@@ -1,4 +1,5 @@
-#include "gpu/cuda/cuda_vectors.h"
+/* Vectors of the CUDA device: fill, sums, and the optimizers but Muon. */
+#include "gpu/cuda/cuda_impl.h"
 
 #include <assert.h>
 

@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/codec_input.h"
 #include "cli/codec_measure.h"
 #include "common/base/mem.h"
 #include "common/config/config.h"
@@ -227,9 +226,9 @@ static void print_number(double x)
 static double measure_merge(const struct bench *b, const char *spec, unsigned workers)
 {
     struct err err = {0};
-    double gbps = NAN;
-    if (!strncmp(spec, "topk", 4)) must(codec_measure_merge(spec, &b->in, workers, b->seconds, &gbps, &err), &err);
-    return gbps;
+    struct codec_figures f = {.decode_merge_gbps = NAN};
+    if (!strncmp(spec, "topk", 4)) must(codec_measure(spec, &b->in, workers, b->seconds, &f, &err), &err);
+    return f.decode_merge_gbps / workers;
 }
 
 static double torch_of(const struct bench *b, const char *spec, const char *key)
@@ -242,7 +241,7 @@ static void bench_spec(struct bench *b, const char *spec)
 {
     struct codec_figures f;
     struct err err = {0};
-    if (codec_measure(spec, &b->in, b->seconds, &f, &err) != STATUS_OK) die(err.msg);
+    if (codec_measure(spec, &b->in, CODEC_MEASURE_WORKERS, b->seconds, &f, &err) != STATUS_OK) die(err.msg);
     double merge_4 = measure_merge(b, spec, 4), merge_16 = measure_merge(b, spec, 16);
     double torch_in = torch_of(b, f.spec, "encode_gbps"), torch_out = torch_of(b, f.spec, "decode_merge_gbps");
     printf("%-22s %8.4f %8.4f %8.5f", f.spec, f.bits_per_param, f.bound_bits, f.rel_error);

@@ -204,7 +204,7 @@ TEST(test_refusals)
         mem_fail_after(0);
     }
     assert_int_equal(status, STATUS_OK);
-    assert_true(nth > 5);
+    assert_true(nth > 3); /* a plugin has its own count of allocations */
     delta_device_destroy(maker);
     feedback_finish(&fb);
     codec_destroy(bf16);

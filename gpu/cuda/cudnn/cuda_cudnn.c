@@ -238,44 +238,39 @@ static void *part_address(const struct cuda_cudnn_attn *p, const void *base, siz
     return (unsigned char *)(uintptr_t)base + (rows * row + column) * size;
 }
 
-static size_t row_of(const struct cuda_cudnn_attn *p)
+/* One call a part of the batch: forward, or with d_o backward. */
+static void run(struct cuda_cudnn_attn *p, const void *qkv, const void *o, const float *lse, const void *d_o,
+                void *dqkv)
 {
-    return (p->each.heads + 2 * p->each.kv_heads) * p->each.head_dim;
+    static const enum attn_graph_role roles[] = {ATTN_Q, ATTN_K, ATTN_V, ATTN_DQ, ATTN_DK, ATTN_DV};
+    size_t row = (p->each.heads + 2 * p->each.kv_heads) * p->each.head_dim, c = p->each.heads * p->each.head_dim;
+    for (size_t part = 0; part < p->parts; part++) {
+        void *memory[ATTN_ROLES] = {NULL};
+        for (int i = 0; i < (d_o ? 6 : 3); i++)
+            memory[roles[i]] =
+                part_address(p, i < 3 ? qkv : dqkv, part, row, attn_graph_offset(&p->each, roles[i]), ACT_BYTES);
+        memory[ATTN_O] = part_address(p, o, part, c, 0, ACT_BYTES);
+        memory[ATTN_LSE] =
+            lse ? part_address(p, lse, part, p->each.heads, 0, sizeof(float)) : p->scratch + p->at[PART_LSE];
+        if (d_o) {
+            memory[ATTN_DO] = part_address(p, d_o, part, c, 0, ACT_BYTES);
+            memory[ATTN_DOT] = p->scratch + p->at[PART_DOT];
+            memory[ATTN_DQ_SUM] = p->scratch + p->at[PART_DQ_SUM];
+        }
+        cudnn_rt_run(p->owner->dnn, d_o ? p->backward : p->forward, memory, p->scratch + p->at[PART_WORKSPACE]);
+    }
 }
 
 void cuda_cudnn_attn_fwd(struct cuda_cudnn_attn *p, const void *qkv, void *o, float *lse)
 {
     assert(p->forward && p->parts > 0);
     assert(lse || p->inference);
-    static const enum attn_graph_role roles[] = {ATTN_Q, ATTN_K, ATTN_V};
-    size_t row = row_of(p), c = p->each.heads * p->each.head_dim;
-    for (size_t part = 0; part < p->parts; part++) {
-        void *memory[ATTN_ROLES] = {NULL};
-        for (int i = 0; i < 3; i++)
-            memory[roles[i]] = part_address(p, qkv, part, row, attn_graph_offset(&p->each, roles[i]), ACT_BYTES);
-        memory[ATTN_O] = part_address(p, o, part, c, 0, ACT_BYTES);
-        memory[ATTN_LSE] =
-            lse ? part_address(p, lse, part, p->each.heads, 0, sizeof(float)) : p->scratch + p->at[PART_LSE];
-        cudnn_rt_run(p->owner->dnn, p->forward, memory, p->scratch + p->at[PART_WORKSPACE]);
-    }
+    run(p, qkv, o, lse, NULL, NULL);
 }
 
 void cuda_cudnn_attn_bwd(struct cuda_cudnn_attn *p, const void *qkv, const void *o, const float *lse, const void *d_o,
                          void *dqkv)
 {
-    static const enum attn_graph_role roles[] = {ATTN_Q, ATTN_K, ATTN_V, ATTN_DQ, ATTN_DK, ATTN_DV};
     assert(p->backward && !p->inference && lse);
-    size_t row = row_of(p), c = p->each.heads * p->each.head_dim;
-    for (size_t part = 0; part < p->parts; part++) {
-        void *memory[ATTN_ROLES] = {NULL};
-        for (int i = 0; i < 6; i++)
-            memory[roles[i]] =
-                part_address(p, i < 3 ? qkv : dqkv, part, row, attn_graph_offset(&p->each, roles[i]), ACT_BYTES);
-        memory[ATTN_O] = part_address(p, o, part, c, 0, ACT_BYTES);
-        memory[ATTN_DO] = part_address(p, d_o, part, c, 0, ACT_BYTES);
-        memory[ATTN_LSE] = part_address(p, lse, part, p->each.heads, 0, sizeof(float));
-        memory[ATTN_DOT] = p->scratch + p->at[PART_DOT];
-        memory[ATTN_DQ_SUM] = p->scratch + p->at[PART_DQ_SUM];
-        cudnn_rt_run(p->owner->dnn, p->backward, memory, p->scratch + p->at[PART_WORKSPACE]);
-    }
+    run(p, qkv, o, lse, d_o, dqkv);
 }

@@ -29,7 +29,7 @@ struct cudnn_kernel {
     desc tensors[ATTN_GRAPH_TENSORS], ops[ATTN_GRAPH_OPS], engines[ENGINES], plan;
     struct pack packs[PACKS];
     size_t n_packs;
-    cudnnStatus_t status; /* the first failure */
+    cudnnStatus_t status; /* the first failure in the graph, an engine or a call */
 };
 
 /* --- descriptors: the first error stays, and later calls do nothing ----------------------------------------------- */
@@ -66,6 +66,14 @@ static void set(struct cudnn_kernel *p, desc d, cudnnBackendAttributeName_t name
 static void set_desc(struct cudnn_kernel *p, desc d, cudnnBackendAttributeName_t name, desc value)
 {
     if (value) set(p, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
+}
+
+/* Reads at most `most` values; returns how many there are, 0 after an error. */
+static int64_t get(struct cudnn_kernel *p, desc d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                   int64_t most, void *values)
+{
+    int64_t n = 0;
+    return p->status == CUDNN_STATUS_SUCCESS && good(p, p->lib->get(d, name, type, most, &n, values)) ? n : 0;
 }
 
 static desc finish(struct cudnn_kernel *p, desc d)
@@ -187,7 +195,6 @@ static desc operation(struct cudnn_kernel *p, const struct attn_graph_op *op)
 static void find_engines(struct cudnn_kernel *p)
 {
     const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
-    int64_t n = 0;
     for (int i = 0; i < p->graph.n_tensors; i++) p->tensors[i] = tensor(p, i);
     for (int i = 0; i < p->graph.n_ops; i++) p->ops[i] = operation(p, &p->graph.ops[i]);
     desc graph = make(p, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
@@ -202,62 +209,49 @@ static void find_engines(struct cudnn_kernel *p)
     finish(p, heuristics);
     for (int i = 0; i < ENGINES && p->status == CUDNN_STATUS_SUCCESS; i++)
         (void)good(p, make_one(p->lib, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &p->engines[i]));
-    if (p->status == CUDNN_STATUS_SUCCESS)
-        (void)good(p, p->lib->get(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, ENGINES, &n,
-                                  p->engines));
+    int64_t n = get(p, heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, ENGINES, p->engines);
     p->facts.engines = n < ENGINES ? (int)n : ENGINES; /* n counts all engines, also those beyond ENGINES */
 }
 
-/* *any: the engine is declared nondeterministic. */
-static cudnnStatus_t any_order(const struct cudnn_lib *lib, desc config, bool *any)
+/* True if the engine is declared nondeterministic. */
+static bool any_order(struct cudnn_kernel *p, desc config)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
-    int64_t n = 0;
     desc engine = NULL;
-    *any = false;
-    cudnnStatus_t status = make_one(lib, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine);
-    if (status != CUDNN_STATUS_SUCCESS) return status;
-    status = lib->get(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = lib->get(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                          CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &n, notes);
-    for (int64_t i = 0; status == CUDNN_STATUS_SUCCESS && i < n; i++)
-        *any = *any || notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
-    lib->unmake(engine);
-    return status;
+    bool any = false;
+    if (!good(p, make_one(p->lib, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine))) return false;
+    (void)get(p, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine);
+    int64_t n = get(p, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                    CUDNN_NUMERICAL_NOTE_TYPE_COUNT, notes);
+    for (int64_t i = 0; i < n; i++) any = any || notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    p->lib->unmake(engine);
+    return any;
 }
 
 /* Compiles one engine: sets p->plan and the facts, or returns the reason of the failure. */
 static enum status compile(struct cudnn_kernel *p, int which, size_t workspace_max, bool exact, struct err *err)
 {
-    const struct cudnn_lib *lib = p->lib;
-    int64_t bytes = 0, n = 0;
-    bool any = false;
-    cudnnStatus_t status = exact ? any_order(lib, p->engines[which], &any) : CUDNN_STATUS_SUCCESS;
-    if (any) return err_set(err, STATUS_UNSUPPORTED, "cuDNN has no kernel with a fixed order of sums");
-    desc plan = NULL;
-    if (status == CUDNN_STATUS_SUCCESS) status = make_one(lib, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = lib->set(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                          &p->engines[which]);
-    if (status == CUDNN_STATUS_SUCCESS && p->target.handle)
-        status = lib->set(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &p->target.handle);
-#if CUDNN_VERSION >= 90800
-    if (status == CUDNN_STATUS_SUCCESS && p->target.properties)
-        status = lib->set(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                          &p->target.properties);
-#endif
-    if (status == CUDNN_STATUS_SUCCESS) status = lib->finalize(plan);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = lib->get(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, &bytes);
     enum status result = STATUS_OK;
-    if (status != CUDNN_STATUS_SUCCESS)
-        result = refused(lib, status, "cannot compile an engine", err);
+    int64_t bytes = 0;
+    desc plan = NULL;
+    p->status = CUDNN_STATUS_SUCCESS; /* the failures of other engines do not count */
+    if (exact && any_order(p, p->engines[which]))
+        return err_set(err, STATUS_UNSUPPORTED, "cuDNN has no kernel with a fixed order of sums");
+    if (p->status == CUDNN_STATUS_SUCCESS)
+        (void)good(p, make_one(p->lib, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan));
+    set_desc(p, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, p->engines[which]);
+    if (p->target.handle) set(p, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &p->target.handle);
+#if CUDNN_VERSION >= 90800
+    set_desc(p, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, p->target.properties);
+#endif
+    (void)get(p, finish(p, plan), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &bytes);
+    if (p->status != CUDNN_STATUS_SUCCESS)
+        result = refused(p->lib, p->status, "cannot compile an engine", err);
     else if (bytes < 0 || (size_t)bytes > workspace_max)
         result = err_set(err, STATUS_LIMIT, "cuDNN needs %lld bytes of workspace, but at most %zu are allowed",
                          (long long)bytes, workspace_max);
     if (result != STATUS_OK) {
-        if (plan) lib->unmake(plan);
+        if (plan) p->lib->unmake(plan);
         return result;
     }
     p->plan = plan;
@@ -277,23 +271,22 @@ enum status cudnn_plan_create(const struct cudnn_lib *lib, const struct cudnn_ta
     p->graph = *graph;
     find_engines(p);
     enum status status = STATUS_UNSUPPORTED;
-    if (p->status != CUDNN_STATUS_SUCCESS)
-        status = refused(lib, p->status, "graph rejected", err);
-    else if (p->facts.engines < 1)
-        status = refused(lib, p->status, "no engine for this shape", err);
+    if (p->facts.engines < 1)
+        status = refused(lib, p->status,
+                         p->status != CUDNN_STATUS_SUCCESS ? "graph rejected" : "no engine for this shape", err);
     bool large = false;
-    for (int i = 0; i < p->facts.engines && status != STATUS_OK && p->status == CUDNN_STATUS_SUCCESS; i++) {
+    for (int i = 0; i < p->facts.engines && status != STATUS_OK; i++) {
         status = compile(p, i, workspace_max, exact, err);
         large = large || status == STATUS_LIMIT;
     }
     if (status == STATUS_OK)
         *out = p;
     else
-        cudnn_plan_free(p);
+        cudnn_rt_free(p);
     return status != STATUS_OK && large ? STATUS_LIMIT : status;
 }
 
-void cudnn_plan_free(struct cudnn_kernel *p)
+void cudnn_rt_free(struct cudnn_kernel *p)
 {
     if (!p) return;
     for (size_t i = 0; i < p->n_packs && i < PACKS; i++) p->lib->unmake(p->packs[i].made);
@@ -311,54 +304,49 @@ struct cudnn_plan_facts cudnn_plan_facts(const struct cudnn_kernel *plan)
 
 /* --- execution ---------------------------------------------------------------------------------------------------- */
 
-static cudnnStatus_t pack_make(struct cudnn_kernel *p, struct pack *pack)
+static desc pack_make(struct cudnn_kernel *p, const struct pack *pack)
 {
     void *pointers[ATTN_GRAPH_TENSORS];
     int64_t ids[ATTN_GRAPH_TENSORS], n = 0;
+    desc made = NULL;
     for (int i = 0; i < p->graph.n_tensors; i++) {
         struct attn_graph_tensor *t = &p->graph.tensors[i];
         if (t->role == ATTN_INSIDE) continue;
         ids[n] = id_of(i);
         pointers[n++] = t->role == ATTN_VALUE ? (void *)&t->value : pack->memory[t->role];
     }
-    cudnnStatus_t status = p->lib->make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack->made);
-    if (status != CUDNN_STATUS_SUCCESS) return status;
-    status = p->lib->set(pack->made, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointers);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = p->lib->set(pack->made, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = p->lib->set(pack->made, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &pack->workspace);
-    if (status == CUDNN_STATUS_SUCCESS) status = p->lib->finalize(pack->made);
-    if (status != CUDNN_STATUS_SUCCESS) p->lib->unmake(pack->made);
-    return status;
+    if (!good(p, make_one(p->lib, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &made))) return NULL;
+    set(p, made, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointers);
+    set(p, made, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
+    set(p, made, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &pack->workspace);
+    (void)finish(p, made);
+    if (p->status == CUDNN_STATUS_SUCCESS) return made;
+    p->lib->unmake(made);
+    return NULL;
 }
 
-/* The variant pack of these pointers, created at first use; it replaces the oldest one. */
-static cudnnStatus_t pack_of(struct cudnn_kernel *p, void *const memory[ATTN_ROLES], void *workspace, desc *out)
+/* The variant pack of these pointers, created at first use; it replaces the oldest one. NULL: p->status says why. */
+static desc pack_of(struct cudnn_kernel *p, void *const memory[ATTN_ROLES], void *workspace)
 {
     for (size_t i = 0; i < p->n_packs && i < PACKS; i++) {
         const struct pack *pack = &p->packs[i];
-        if (pack->workspace != workspace || memcmp(pack->memory, memory, sizeof pack->memory) != 0) continue;
-        *out = pack->made;
-        return CUDNN_STATUS_SUCCESS;
+        if (pack->workspace == workspace && memcmp(pack->memory, memory, sizeof pack->memory) == 0) return pack->made;
     }
-    struct pack made = {.workspace = workspace}, *place = &p->packs[p->n_packs % PACKS];
-    memcpy(made.memory, memory, sizeof made.memory);
-    cudnnStatus_t status = pack_make(p, &made);
-    if (status != CUDNN_STATUS_SUCCESS) return status;
-    if (p->n_packs >= PACKS) p->lib->unmake(place->made);
-    *place = made;
-    p->n_packs++;
-    *out = made.made;
-    return CUDNN_STATUS_SUCCESS;
+    struct pack pack = {.workspace = workspace}, *place = &p->packs[p->n_packs % PACKS];
+    memcpy(pack.memory, memory, sizeof pack.memory);
+    pack.made = pack_make(p, &pack);
+    if (!pack.made) return NULL;
+    if (p->n_packs++ >= PACKS) p->lib->unmake(place->made);
+    *place = pack;
+    return pack.made;
 }
 
 enum status cudnn_plan_execute(struct cudnn_kernel *p, void *const memory[ATTN_ROLES], void *workspace, struct err *err)
 {
-    desc pack = NULL;
-    cudnnStatus_t status = pack_of(p, memory, workspace, &pack);
-    if (status == CUDNN_STATUS_SUCCESS) status = p->lib->execute(p->target.handle, p->plan, pack);
-    return status == CUDNN_STATUS_SUCCESS ? STATUS_OK : refused(p->lib, status, "cannot execute attention", err);
+    p->status = CUDNN_STATUS_SUCCESS;
+    desc pack = pack_of(p, memory, workspace);
+    if (pack && good(p, p->lib->execute(p->target.handle, p->plan, pack))) return STATUS_OK;
+    return refused(p->lib, p->status, "cannot execute attention", err);
 }
 
 #else

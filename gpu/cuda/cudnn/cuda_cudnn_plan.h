@@ -5,10 +5,8 @@
 
 #ifdef ATOLL_CUDNN
 
-#include "gpu/cuda/cudnn/cuda_attn_graph.h"
 #include "gpu/cuda/cudnn/cuda_cudnn_lib.h"
-
-struct cudnn_kernel;
+#include "gpu/cuda/cudnn/cuda_cudnn_rt.h"
 
 /* The target of a compilation: one of the two members. */
 struct cudnn_target {
@@ -18,12 +16,10 @@ struct cudnn_target {
 
 /* Compiles the first engine of the heuristics' list. Skips an engine that does not compile, needs more than
  * `workspace_max` bytes, or, with `exact`, may sum in any order. Takes 0.5 to 1 s per engine. Errors: UNSUPPORTED, with
- * a one-line message: no engine; LIMIT: an engine exists but needs more workspace; NOMEM. */
+ * a one-line message: no engine; LIMIT: an engine exists but needs more workspace; NOMEM. cudnn_rt_free frees it. */
 enum status cudnn_plan_create(const struct cudnn_lib *lib, const struct cudnn_target *target,
                               const struct attn_graph *graph, size_t workspace_max, bool exact,
                               struct cudnn_kernel **out, struct err *err) MUST_CHECK;
-/* NULL is allowed. */
-void cudnn_plan_free(struct cudnn_kernel *plan);
 
 struct cudnn_plan_facts {
     size_t workspace; /* bytes */

@@ -84,11 +84,6 @@ enum status cudnn_rt_compile(struct cudnn_rt *dnn, const struct attn_graph *grap
     return STATUS_OK;
 }
 
-void cudnn_rt_free(struct cudnn_kernel *kernel)
-{
-    cudnn_plan_free(kernel);
-}
-
 void cudnn_rt_run(struct cudnn_rt *dnn, struct cudnn_kernel *kernel, void *const memory[ATTN_ROLES], void *workspace)
 {
     struct err err = {.code = STATUS_OK};
@@ -100,10 +95,7 @@ void cudnn_rt_run(struct cudnn_rt *dnn, struct cudnn_kernel *kernel, void *const
 
 enum status cudnn_rt_open(struct cuda_rt *rt, struct cudnn_rt **out, char *name, size_t name_size, struct err *err)
 {
-    (void)rt;
-    (void)out;
-    (void)name;
-    (void)name_size;
+    (void)rt, (void)out, (void)name, (void)name_size;
     return err_set(err, STATUS_UNSUPPORTED, "this build has no cuDNN (its headers were not found)");
 }
 
@@ -115,12 +107,7 @@ void cudnn_rt_close(struct cudnn_rt *dnn)
 enum status cudnn_rt_compile(struct cudnn_rt *dnn, const struct attn_graph *graph, size_t workspace_max, bool exact,
                              struct cudnn_kernel **out, size_t *workspace, struct err *err)
 {
-    (void)dnn;
-    (void)graph;
-    (void)workspace_max;
-    (void)exact;
-    (void)out;
-    (void)workspace;
+    (void)dnn, (void)graph, (void)workspace_max, (void)exact, (void)out, (void)workspace;
     return err_set(err, STATUS_UNSUPPORTED, "this build has no cuDNN");
 }
 
@@ -131,10 +118,7 @@ void cudnn_rt_free(struct cudnn_kernel *kernel)
 
 void cudnn_rt_run(struct cudnn_rt *dnn, struct cudnn_kernel *kernel, void *const memory[ATTN_ROLES], void *workspace)
 {
-    (void)dnn;
-    (void)kernel;
-    (void)memory;
-    (void)workspace;
+    (void)dnn, (void)kernel, (void)memory, (void)workspace;
 }
 
 #endif

@@ -42,20 +42,9 @@ DEVICE uint16_t bf16_of(float x)
 #endif
 }
 
-DEVICE float float_of(uint32_t bits)
-{
-#ifdef __CUDACC__
-    return __uint_as_float(bits);
-#else
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-#endif
-}
-
 DEVICE float bf16_value(uint32_t half)
 {
-    return float_of(half << 16);
+    return rule_float(half << 16);
 }
 
 /* Loads the raw bits of WIDE numbers without converting them: bits[WIDE]; bf16 fills the first half. */
@@ -79,8 +68,8 @@ DEVICE void act_held(const uint32_t *bits, const int bf16, float *out)
 {
     UNROLL for (int k = 0; k < WIDE; k += 2)
     {
-        out[k] = bf16 ? bf16_value(bits[k / 2]) : float_of(bits[k]);
-        out[k + 1] = bf16 ? bf16_value(bits[k / 2] >> 16) : float_of(bits[k + 1]);
+        out[k] = bf16 ? bf16_value(bits[k / 2]) : rule_float(bits[k]);
+        out[k + 1] = bf16 ? bf16_value(bits[k / 2] >> 16) : rule_float(bits[k + 1]);
     }
 }
 

@@ -96,7 +96,7 @@ void cuda_embed_word(const struct cuda_grid *grid, const struct cuda_embed_args 
 
 /* --- cuda_norm.cu ------------------------------------------------------------------------------------------------- */
 
-struct cuda_norm_args { /* RMS norm has no b and no mean, but eps */
+struct cuda_norm_args { /* RMS norm has no b and no mean */
     size_t n, c, block; /* block: rows per partial sum */
     int bf16;
     float eps;

@@ -4,11 +4,6 @@
  * cache. */
 #include "gpu/cuda/kernels/cuda_delta.h"
 
-DEVICE unsigned warp_max_bits(unsigned x)
-{
-    return __reduce_max_sync(FULL_WARP, x);
-}
-
 /* Sum of capped magnitudes above `threshold` (< 0: all) in the order of the codecs: value i is added to sum i mod 16,
  * then the sums are folded in halves. The upper half-warp repeats the additions of the lower one, so all lanes get the
  * result. */
@@ -110,7 +105,7 @@ KERNEL(cuda_delta_block, cuda_delta_args, CUDA_ROW_WARPS * 32)
         most = bits > most ? bits : most;
     }
     head.square = warp_sum_double(head.square);
-    most = warp_max_bits(most);
+    most = __reduce_max_sync(FULL_WARP, most);
     head.bad = most >= RULE_INFINITY;
     if (!head.bad && !piece.k) send_plain(&a, &piece);
     if (!head.bad && piece.k) {

@@ -222,12 +222,11 @@ KERNEL(cuda_delta_chunk, cuda_delta_args, CUDA_CHUNK_THREADS)
         x[j] = place_of(j) < piece.length ? delta_at(&a, piece.from + place_of(j), &square) : 0.0f;
         most = rule_magnitude(x[j]) > most ? rule_magnitude(x[j]) : most;
     }
-    square = warp_sum_double(square);
-    if (threadIdx.x % 32 == 0) squares[threadIdx.x / 32] = square;
+    warps_sum(square, squares);
     most = block_max(most, largest);
     struct piece_head head;
     memset(&head, 0, sizeof head);
-    for (unsigned warp = 0; warp < WARPS; warp++) head.square += squares[warp];
+    head.square = sum_of(squares, WARPS);
     head.bad = most >= RULE_INFINITY;
     if (!head.bad && piece.k) send_chunk(&a, &piece, x, most, &head, &places, sums, magnitude);
     if (threadIdx.x == 0) a.out.heads[blockIdx.x] = head;

@@ -109,4 +109,26 @@ DEVICE double warp_sum_double(double x)
     return x;
 }
 
+/* of_warps[warp] = the sum over each warp. */
+DEVICE void warps_sum(double x, double *of_warps)
+{
+    x = warp_sum_double(x);
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = x;
+}
+
+DEVICE double sum_of(const double *of_warps, const unsigned warps)
+{
+    double sum = of_warps[0];
+    for (unsigned i = 1; i < warps; i++) sum += of_warps[i];
+    return sum;
+}
+
+/* Sum over a block of `warps` warps in a fixed order; every thread gets it. */
+DEVICE double block_sum(double x, const unsigned warps, double *scratch)
+{
+    warps_sum(x, scratch);
+    __syncthreads(); /* all sums of warps are written */
+    return sum_of(scratch, warps);
+}
+
 #endif

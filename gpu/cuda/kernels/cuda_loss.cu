@@ -24,26 +24,6 @@ DEVICE float block_max(float x, const unsigned warps, float *scratch)
     return x;
 }
 
-DEVICE void warps_sum(double x, double *of_warps)
-{
-    x = warp_sum_double(x);
-    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = x;
-}
-
-DEVICE double sum_of(const double *of_warps, const unsigned warps)
-{
-    double sum = of_warps[0];
-    for (unsigned i = 1; i < warps; i++) sum += of_warps[i];
-    return sum;
-}
-
-DEVICE double block_sum(double x, const unsigned warps, double *scratch)
-{
-    warps_sum(x, scratch);
-    __syncthreads();
-    return sum_of(scratch, warps);
-}
-
 /* Loads WIDE logits from i on; -infinity after the last one. */
 DEVICE void xent_load(const struct cuda_xent_args *a, size_t base, size_t i, const int bf16, float *x)
 {

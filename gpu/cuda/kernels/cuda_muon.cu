@@ -1,7 +1,6 @@
 /* Elementwise parts of Muon. Grid: ceil(elements / 256) by matrices of the batch; blockIdx.y is the matrix. 256 threads
  * per block. */
 #include "gpu/cuda/kernels/cuda_act.h"
-#include "gpu/cuda/kernels/cuda_kernel.h"
 #include "gpu/muon_rules.h"
 
 /* Updates the momentum and writes X from it. A refused step leaves the momentum unchanged and writes zeros to X. */
@@ -48,12 +47,8 @@ KERNEL(cuda_muon_norm, cuda_muon_poly_args, CUDA_BLOCK)
     const float *gram = a.gram + blockIdx.y * a.side * a.side;
     double trace = 0;
     for (size_t i = threadIdx.x; i < a.side; i += CUDA_BLOCK) trace += (double)gram[i * a.side + i];
-    trace = warp_sum_double(trace);
-    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = trace;
-    __syncthreads(); /* all sums of warps are written */
+    double norm = sqrt(block_sum(trace, CUDA_BLOCK / 32, sums));
     if (threadIdx.x) return;
-    for (size_t warp = 1; warp < CUDA_BLOCK / 32; warp++) trace += sums[warp];
-    double norm = sqrt(trace);
     a.inverse[blockIdx.y] = (float)(1 / (norm > MUON_NORM_MIN ? norm : MUON_NORM_MIN));
 }
 

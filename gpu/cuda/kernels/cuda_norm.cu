@@ -2,61 +2,40 @@
  * that depend on the shape alone, and add the blocks in order, so the bits do not depend on the device. */
 #include "gpu/cuda/kernels/cuda_act.h"
 
-DEVICE void norm_row(const struct cuda_norm_args *a, const int bf16, const int width)
+DEVICE void norm_row(const struct cuda_norm_args *a, const int bf16, const int rms, const int width)
 {
     size_t row = (size_t)blockIdx.x * CUDA_ROW_WARPS + threadIdx.x / 32, first = threadIdx.x % 32 * width;
     if (row >= a->n) return; /* uniform in the warp */
     size_t base = row * a->c;
     float x[WIDE], w[WIDE], b[WIDE], sum = 0, square = 0, inverse = 1.0f / (float)a->c;
-    for (size_t i = first; i < a->c; i += 32 * width) {
+    for (size_t i = first; i < a->c && !rms; i += 32 * width) {
         act_load(a->x, base + i, bf16, width, x);
         UNROLL for (int k = 0; k < width; k++) sum += x[k];
     }
-    float mean = warp_sum(sum) * inverse;
+    float mean = rms ? 0.0f : warp_sum(sum) * inverse;
     for (size_t i = first; i < a->c; i += 32 * width) {
         act_load(a->x, base + i, bf16, width, x);
         UNROLL for (int k = 0; k < width; k++) square = fmaf(x[k] - mean, x[k] - mean, square);
     }
-    float rstd = 1.0f / sqrtf(warp_sum(square) * inverse + 1e-5f);
+    square = warp_sum(square);
+    float rstd = 1.0f / sqrtf((rms ? square / (float)a->c : square * inverse) + a->eps);
     for (size_t i = first; i < a->c; i += 32 * width) {
         act_load(a->x, base + i, bf16, width, x);
         weights_load(a->w, i, width, w);
-        weights_load(a->b, i, width, b);
-        UNROLL for (int k = 0; k < width; k++) x[k] = fmaf((x[k] - mean) * rstd, w[k], b[k]);
+        if (!rms) weights_load(a->b, i, width, b);
+        UNROLL for (int k = 0; k < width; k++) x[k] =
+            rms ? x[k] * (rstd * w[k]) : fmaf((x[k] - mean) * rstd, w[k], b[k]);
         act_store(a->y, base + i, bf16, width, x);
     }
-    if (threadIdx.x % 32 == 0) {
-        a->mean_out[row] = mean;
-        a->rstd_out[row] = rstd;
-    }
+    if (threadIdx.x % 32) return;
+    if (!rms) a->mean_out[row] = mean;
+    a->rstd_out[row] = rstd;
 }
 
-/* y = (x - mean) rstd w + b, rstd = 1 / sqrt(variance + 1e-5); writes mean and rstd. Two passes for mean and
- * variance. */
-WIDE_KERNEL(cuda_norm_fwd, cuda_norm_args, CUDA_ROW_WARPS * 32, a.c % WIDE == 0, norm_row(&a, bf16, width))
-
-DEVICE void rms_row(const struct cuda_norm_args *a, const int bf16, const int width)
-{
-    size_t row = (size_t)blockIdx.x * CUDA_ROW_WARPS + threadIdx.x / 32, first = threadIdx.x % 32 * width;
-    if (row >= a->n) return; /* uniform in the warp */
-    size_t base = row * a->c;
-    float x[WIDE], w[WIDE], square = 0;
-    for (size_t i = first; i < a->c; i += 32 * width) {
-        act_load(a->x, base + i, bf16, width, x);
-        UNROLL for (int k = 0; k < width; k++) square = fmaf(x[k], x[k], square);
-    }
-    float rstd = 1.0f / sqrtf(warp_sum(square) / (float)a->c + a->eps);
-    for (size_t i = first; i < a->c; i += 32 * width) {
-        act_load(a->x, base + i, bf16, width, x);
-        weights_load(a->w, i, width, w);
-        UNROLL for (int k = 0; k < width; k++) x[k] *= rstd * w[k];
-        act_store(a->y, base + i, bf16, width, x);
-    }
-    if (threadIdx.x % 32 == 0) a->rstd_out[row] = rstd;
-}
-
-/* y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps); writes rstd. */
-WIDE_KERNEL(cuda_rms_fwd, cuda_norm_args, CUDA_ROW_WARPS * 32, a.c % WIDE == 0, rms_row(&a, bf16, width))
+/* y = (x - mean) rstd w + b, rstd = 1 / sqrt(variance + eps); writes mean and rstd. Two passes for mean and variance.
+ * RMS norm: y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps). */
+WIDE_KERNEL(cuda_norm_fwd, cuda_norm_args, CUDA_ROW_WARPS * 32, a.c % WIDE == 0, norm_row(&a, bf16, 0, width))
+WIDE_KERNEL(cuda_rms_fwd, cuda_norm_args, CUDA_ROW_WARPS * 32, a.c % WIDE == 0, norm_row(&a, bf16, 1, width))
 
 /* dx = dres + rstd (g - mean(g) - hat mean(g hat)), where g = dy w and hat = (x - mean) rstd; RMS norm has no mean and
  * no mean(g) */

@@ -136,27 +136,14 @@ DEVICE void fused(const struct cuda_norm_args *a, const int bf16, const int rms,
         fused_rows(a, bf16, rms, threads, HELD, sums);
 }
 
-ACT_KERNEL(cuda_norm_fused, cuda_norm_args, CUDA_FUSED_THREADS)
-{
-    __shared__ row_sums sums;
-    fused(&a, bf16, 0, CUDA_FUSED_THREADS, sums);
-}
-
+#define FUSED_KERNEL(name, rms, threads)                                                                               \
+    ACT_KERNEL(name, cuda_norm_args, threads)                                                                          \
+    {                                                                                                                  \
+        __shared__ row_sums sums;                                                                                      \
+        fused(&a, bf16, rms, threads, sums);                                                                           \
+    }
+FUSED_KERNEL(cuda_norm_fused, 0, CUDA_FUSED_THREADS)
+FUSED_KERNEL(cuda_rms_fused, 1, CUDA_FUSED_THREADS)
 /* Half the threads, for short rows. */
-ACT_KERNEL(cuda_norm_fused_short, cuda_norm_args, CUDA_FUSED_THREADS / 2)
-{
-    __shared__ row_sums sums;
-    fused(&a, bf16, 0, CUDA_FUSED_THREADS / 2, sums);
-}
-
-ACT_KERNEL(cuda_rms_fused, cuda_norm_args, CUDA_FUSED_THREADS)
-{
-    __shared__ row_sums sums;
-    fused(&a, bf16, 1, CUDA_FUSED_THREADS, sums);
-}
-
-ACT_KERNEL(cuda_rms_fused_short, cuda_norm_args, CUDA_FUSED_THREADS / 2)
-{
-    __shared__ row_sums sums;
-    fused(&a, bf16, 1, CUDA_FUSED_THREADS / 2, sums);
-}
+FUSED_KERNEL(cuda_norm_fused_short, 0, CUDA_FUSED_THREADS / 2)
+FUSED_KERNEL(cuda_rms_fused_short, 1, CUDA_FUSED_THREADS / 2)

@@ -1,13 +1,12 @@
 /* Matrix products through cuBLASLt: descriptors, proposals and calls. gpu/cuda/rt/cuda_gemm_time.c chooses the
  * algorithm. */
-#include "gpu/cuda/rt/cuda_gemm_impl.h"
+#include "gpu/cuda/rt/cuda_rt_impl.h"
 
 #include <assert.h>
 #include <stdio.h>
 
 #include "common/base/mem.h"
 
-#define SET(desc, what, value) cublasLtMatmulDescSetAttribute((desc), (what), &(value), sizeof(value))
 #define PREFER(preference, what, value)                                                                                \
     cublasLtMatmulPreferenceSetAttribute((preference), (what), &(value), sizeof(value))
 
@@ -18,24 +17,19 @@ static bool accepted(struct cuda_rt *rt, cublasStatus_t blas)
     return blas == CUBLAS_STATUS_SUCCESS;
 }
 
-/* Leaves *out unchanged on failure, because the library does not specify what it writes then. */
+/* Leaves *out unchanged on failure, because the library does not specify what it writes then. step: of a batch. */
 static bool layout_create(struct cuda_rt *rt, cublasLtMatrixLayout_t *out, cudaDataType_t type, uint64_t rows,
-                          uint64_t cols, size_t ld)
+                          uint64_t cols, size_t ld, size_t batch, size_t step)
 {
     cublasLtMatrixLayout_t made;
+    int32_t n = (int32_t)batch;
+    int64_t elements = (int64_t)step;
     if (!accepted(rt, cublasLtMatrixLayoutCreate(&made, type, rows, cols, (int64_t)ld))) return false;
     *out = made;
-    return true;
-}
-
-static bool set_batch(struct cuda_rt *rt, cublasLtMatrixLayout_t layout, const struct cuda_gemm_shape *s, size_t step)
-{
-    int32_t n = (int32_t)gemm_products(s);
-    int64_t elements = (int64_t)step;
-    return !s->batch ||
-           (accepted(rt, cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n, sizeof n)) &&
-            accepted(rt, cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-                                                          &elements, sizeof elements)));
+    return !batch ||
+           (accepted(rt, cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n, sizeof n)) &&
+            accepted(rt, cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &elements,
+                                                          sizeof elements)));
 }
 
 static bool describe_end(struct cuda_rt *rt, struct cuda_gemm *g)
@@ -46,9 +40,9 @@ static bool describe_end(struct cuda_rt *rt, struct cuda_gemm *g)
                                              : CUBLASLT_EPILOGUE_DEFAULT;
     cudaDataType_t out = s->bf16_out ? CUDA_R_16BF : CUDA_R_32F;
     int64_t ld = (int64_t)s->ldc; /* of aux; its type defaults to the type of the output */
-    return accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue)) &&
-           (!s->bias || accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out))) &&
-           (!s->dgelu || accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, ld)));
+    return accepted(rt, GEMM_SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue)) &&
+           (!s->bias || accepted(rt, GEMM_SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out))) &&
+           (!s->dgelu || accepted(rt, GEMM_SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, ld)));
 }
 
 /* Sets operation and layouts. cuBLAS is column-major: row-major C = A B is C^T = B^T A^T there, and a row-major matrix
@@ -63,12 +57,11 @@ static bool describe(struct cuda_rt *rt, struct cuda_gemm *g)
     cublasLtMatmulDesc_t op;
     if (!accepted(rt, cublasLtMatmulDescCreate(&op, CUBLAS_COMPUTE_32F, CUDA_R_32F))) return false;
     g->op = op;
-    return accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_TRANSA, first)) &&
-           accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_TRANSB, second)) && describe_end(rt, g) &&
-           layout_create(rt, &g->first, in, rows1, cols1, s->ldb) &&
-           layout_create(rt, &g->second, in, rows2, cols2, s->lda) &&
-           layout_create(rt, &g->out, out, s->n, s->m, s->ldc) && set_batch(rt, g->first, s, s->step_b) &&
-           set_batch(rt, g->second, s, s->step_a) && set_batch(rt, g->out, s, s->step_c);
+    return accepted(rt, GEMM_SET(g->op, CUBLASLT_MATMUL_DESC_TRANSA, first)) &&
+           accepted(rt, GEMM_SET(g->op, CUBLASLT_MATMUL_DESC_TRANSB, second)) && describe_end(rt, g) &&
+           layout_create(rt, &g->first, in, rows1, cols1, s->ldb, s->batch, s->step_b) &&
+           layout_create(rt, &g->second, in, rows2, cols2, s->lda, s->batch, s->step_a) &&
+           layout_create(rt, &g->out, out, s->n, s->m, s->ldc, s->batch, s->step_c);
 }
 
 bool cuda_gemm_rows_aligned(const struct cuda_gemm_shape *s)
@@ -130,8 +123,8 @@ cublasStatus_t cuda_gemm_multiply(struct cuda_rt *rt, const struct cuda_gemm *g,
     assert(!g->shape.dgelu || (call->aux && !call->c));
     const void *bias = g->shape.bias ? bias_of(rt, g, call->bias) : NULL;
     cublasStatus_t blas = g->shape.bias && !bias ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
-    if (bias) blas = SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    if (g->shape.dgelu) blas = SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call->aux);
+    if (bias) blas = GEMM_SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    if (g->shape.dgelu) blas = GEMM_SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call->aux);
     if (blas != CUBLAS_STATUS_SUCCESS) return blas;
     return cublasLtMatmul(rt->blas, g->op, &one, call->b, g->first, call->a, g->second, call->c ? &one : &zero,
                           call->c ? call->c : call->out, g->out, call->out, g->out, algo, rt->workspace,

@@ -1,5 +1,5 @@
 /* Choice by timing: the fastest algorithm of a matrix product on this GPU. Results are kept in the cache. */
-#include "gpu/cuda/rt/cuda_gemm_impl.h"
+#include "gpu/cuda/rt/cuda_rt_impl.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -18,8 +18,6 @@ enum {
     SAMPLE = 4099        /* numbers that operands repeat: a prime, so that rows differ */
 };
 
-#define SET(desc, what, value) cublasLtMatmulDescSetAttribute((desc), (what), &(value), sizeof(value))
-
 /* Key of a product in the cache: everything that the choice depends on. */
 static void key_of(const struct cuda_gemm_shape *s, enum gemm_alignment alignment, char key[ALGO_KEY_BYTES])
 {
@@ -37,12 +35,6 @@ enum status cuda_gemm_timing(bool *out, struct err *err)
     *out = !set || !*set || !strcmp(set, "on");
     if (*out || !strcmp(set, "off")) return STATUS_OK;
     return err_set(err, STATUS_INVALID, "ATOLL_ALGO_TIMING is \"%.40s\": set it to on or off", set);
-}
-
-static bool timing_enabled(void)
-{
-    bool timing;
-    return cuda_gemm_timing(&timing, NULL) == STATUS_OK && timing;
 }
 
 static bool worth_timing(const struct cuda_gemm_shape *s)
@@ -180,8 +172,8 @@ static bool set_epilogue_pointers(struct cuda_rt *rt, const struct cuda_gemm *g)
 {
     const struct cuda_gemm_shape *s = &g->shape;
     const void *at = (const char *)rt->workspace + GEMM_VECTOR_BYTES;
-    return (!s->bias || SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, at) == CUBLAS_STATUS_SUCCESS) &&
-           (!s->dgelu || SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at) == CUBLAS_STATUS_SUCCESS);
+    return (!s->bias || GEMM_SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, at) == CUBLAS_STATUS_SUCCESS) &&
+           (!s->dgelu || GEMM_SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at) == CUBLAS_STATUS_SUCCESS);
 }
 
 /* Times the proposals, unless another process has chosen meanwhile. The caller holds the cache's lock. */
@@ -202,7 +194,7 @@ bool cuda_gemm_choose(struct cuda_rt *rt, struct cuda_gemm *g, enum gemm_alignme
 {
     cublasLtMatmulHeuristicResult_t found[GEMM_PROPOSALS];
     char key[ALGO_KEY_BYTES];
-    bool timed = timing_enabled();
+    bool timed = rt->timing;
     if (!set_epilogue_pointers(rt, g)) return false;
     key_of(&g->shape, alignment, key);
     if (timed && choose_cached(rt, g, key, alignment)) return true;

@@ -7,7 +7,6 @@
 
 #include "common/base/mem.h"
 #include "gpu/cuda/kernels/cuda_args.h"
-#include "gpu/cuda/rt/cuda_gemm_impl.h"
 
 enum {
     OLDEST_CAPABILITY = ATOLL_CUDA_ARCH_OLDEST, /* set by gpu/cuda.cmake: oldest compute capability that this build has
@@ -100,8 +99,7 @@ static void load_kernels(struct cuda_rt *rt)
 
 static enum status open_in(struct cuda_rt *rt, const char *gpu, struct err *err)
 {
-    bool timing;
-    TRY(cuda_gemm_timing(&timing, err)); /* report a wrong value at open, not at the first product */
+    TRY(cuda_gemm_timing(&rt->timing, err));
     TRY(first_error(rt, err));
     load_kernels(rt);
     check(rt, cudaStreamCreateWithFlags(&rt->stream, cudaStreamNonBlocking), "cannot create a stream");

@@ -62,7 +62,7 @@ static void check(const struct cudnn_lib *lib, const struct cudnn_target *target
         printf("FAILED: %s\n", err.msg);
     compiled += status == STATUS_OK;
     failed += status != STATUS_OK;
-    cudnn_plan_free(plan);
+    cudnn_rt_free(plan);
 }
 
 static void check_gpu(const struct cudnn_lib *lib, const struct cudnn_target *target, int capability)

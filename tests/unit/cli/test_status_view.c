@@ -15,7 +15,7 @@ static void expect_page(const char *json, unsigned width, const char *want)
     json_object_update(status, values);
     FILE *out = open_memstream(&text, &size);
     assert_non_null(out);
-    status_view_print(status, width, out);
+    status_view_print(status, width, "\n", out);
     fclose(out);
     assert_string_equal(text, want);
     free(text);
