@@ -7,11 +7,12 @@
 #include "common/os/host_memory.h"
 #include "common/tensor/layout.h"
 #include "coordinator/outer/outer_state.h"
+#include "coordinator/round/upload.h"
 #include "wire/zmq/backlog.h"
 #include "worker/model/model.h"
 #include "worker/replica/memory_plan.h"
 
-/* Sets *bytes to the coordinator's state plus the limit of its queues for all workers. */
+/* Sets *bytes to the coordinator's state plus the limits of its queues for all workers. */
 static enum status coordinator_bytes(uint64_t *bytes, const struct config *config, uint32_t workers)
 {
     const struct model_family *family = model_family_find(config->model.family);
@@ -21,7 +22,7 @@ static enum status coordinator_bytes(uint64_t *bytes, const struct config *confi
     enum status status = family ? family->layout(&model, &layout, NULL) : STATUS_UNSUPPORTED;
     if (status == STATUS_OK) status = model_split_fragments(config, &layout, NULL);
     if (status == STATUS_OK) status = outer_state_bytes(bytes, config, &layout, workers, NULL);
-    if (status == STATUS_OK) *bytes += BACKLOG_BYTES;
+    if (status == STATUS_OK) *bytes += BACKLOG_BYTES + UPLOAD_CREDIT;
     layout_finish(&layout);
     return status;
 }
