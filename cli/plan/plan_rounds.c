@@ -29,6 +29,7 @@ struct worker_fragment {
 
 struct worker {
     struct plan_line up, down;
+    struct sync_rate rate; /* that it assumes for downloads of one chunk */
     struct worker_fragment f[LAYOUT_FRAGMENTS_MAX];
     double next_s;                /* its next event */
     double now_s;                 /* it has worked until then */
@@ -296,25 +297,36 @@ static bool leaves_out_own(const struct model *m, const struct worker *w, uint32
     return cost_of(m, fragment)->relayed && w->f[fragment].own == w->f[fragment].have + 1;
 }
 
+/* The window that the worker reaches on this link. */
+static double window(const struct worker *w, const struct plan_line *line)
+{
+    double rtt_us = 1e6 * (w->up.delay_s + w->down.delay_s);
+    struct sync_rate rate = {.best = line->byte_s > 0 ? 1 / line->byte_s : 1e12};
+    return (double)sync_window(&rate, (uint64_t)rtt_us);
+}
+
 /* The first bytes of the update come too late: the worker asks again, and gets them twice. It does not know the rate of
- * a link that brings each object in one chunk. */
+ * a link that brings each object in one chunk, and assumes half of it each time. */
 static void ask_again(struct worker *w, const struct worker_fragment *f, double started_s, double bytes)
 {
     const double least_s = 1e-6 * SYNC_RETRY_MIN_US, most_s = 1e-6 * SYNC_RETRY_MAX_US;
-    double first_s = fmax(least_s, 4 * (w->up.delay_s + w->down.delay_s) + 2 * bytes / SYNC_RATE_FIRST);
+    double first_s = fmax(least_s, 4 * (w->up.delay_s + w->down.delay_s) + 2 * bytes / w->rate.per_s);
     double wait_s = first_s, at_s = wait_s + fmax(f->get_s, w->offered_s);
     for (; at_s + w->up.delay_s < started_s; at_s += wait_s) wait_s = fmin(2 * wait_s, most_s); /* parked */
     at_s = fmax(at_s, fmax(w->delivered_s, w->heard_s) + first_s);
-    if (at_s < f->down.last_s) plan_line_send(&w->down, at_s, bytes);
+    if (at_s >= f->down.last_s) return;
+    plan_line_send(&w->down, at_s, bytes);
+    sync_rate_too_high(&w->rate);
 }
 
 /* Sends the next block of an update. */
 static void send_block(struct model *m, struct worker *w, uint32_t fragment)
 {
     struct plan_flow *down = &w->f[fragment].down;
-    uint32_t share = m->n_fragments < SYNC_GETS_MAX ? m->n_fragments : SYNC_GETS_MAX;
+    uint32_t open = 0; /* objects whose bytes arrive share the window */
+    for (uint32_t i = 0; i < m->n_fragments; i++) open += w->f[i].down.left > 0;
     double started_s = down->at_s, bytes = down->left;
-    plan_flow_block(down, &w->down, (double)(SYNC_WINDOW / share / 2));
+    plan_flow_block(down, &w->down, window(w, &w->down) / 2 / open);
     if (!(down->left > 0) && down->before_s == -INFINITY && bytes <= SYNC_CHUNK && !leaves_out_own(m, w, fragment))
         ask_again(w, &w->f[fragment], started_s, bytes);
     if (!(down->left > 0) || down->before_s == -INFINITY) return;
@@ -432,7 +444,7 @@ static void upload_goes_on(struct model *m, struct worker *w, uint32_t fragment)
         up->at_s = at_s;
         return;
     }
-    plan_flow_block(up, &w->up, UPLOAD_WINDOW / 2);
+    plan_flow_block(up, &w->up, window(w, &w->up) / 2);
     if (up->left > 0 && up->before_s > -INFINITY) {
         double credit_s = plan_line_pass(&w->down, fmax(up->before_s, m->busy_s), plan_message_bytes(MSG_CREDIT, 0));
         up->at_s = fmax(up->at_s, credit_s);
@@ -516,6 +528,7 @@ static enum status model_init(struct model *m, const struct plan_setup *setup, s
         struct worker *w = &m->workers[i];
         plan_line_init(&w->up, &setup->links[i], false);
         plan_line_init(&w->down, &setup->links[i], true);
+        sync_rate_init(&w->rate, 0);
         w->id = i;
         w->task_s = w->ready_s = INFINITY;
         w->told = true;

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,19 +46,29 @@ static size_t round_up(size_t bytes)
     return (bytes + MEM_ALIGN - 1) & ~(size_t)(MEM_ALIGN - 1);
 }
 
-void *mem_alloc(size_t count, size_t size)
+static void *take(size_t bytes, bool zero)
 {
-    size_t bytes;
-    if (should_fail() || __builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX / 2) return NULL;
+    if (should_fail() || bytes > SIZE_MAX / 2) return NULL;
     size_t whole = round_up(bytes) + MEM_ALIGN;
     size_t align = whole >= HUGE_FROM ? (size_t)2 << 20 : MEM_ALIGN;
     unsigned char *raw = aligned_alloc(align, (whole + align - 1) / align * align);
     if (!raw) return NULL;
     if (align > MEM_ALIGN) madvise(raw, whole, MADV_HUGEPAGE);
-    memset(raw, 0, whole);
+    if (zero) memset(raw, 0, whole);
     ((struct mem_header *)raw)->bytes = bytes;
     atomic_fetch_add(&live_bytes, bytes);
     return raw + MEM_ALIGN;
+}
+
+void *mem_alloc(size_t count, size_t size)
+{
+    size_t bytes;
+    return __builtin_mul_overflow(count, size, &bytes) ? NULL : take(bytes, true);
+}
+
+void *mem_alloc_untouched(size_t bytes)
+{
+    return take(bytes, false);
 }
 
 void *mem_resize(void *old, size_t old_bytes, size_t new_bytes)

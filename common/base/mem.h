@@ -14,6 +14,8 @@ enum { MEM_ALIGN = 64 };
 
 /* Zeroed, MEM_ALIGN-aligned; NULL on failure or when count * size overflows. size 0 gives a valid pointer. */
 void *mem_alloc(size_t count, size_t size) MUST_CHECK;
+/* Not zeroed: pages of a large block take no memory before they are written. */
+void *mem_alloc_untouched(size_t bytes) MUST_CHECK;
 /* Grow or shrink, keeping min(old_bytes, new_bytes) bytes; new bytes are zero. NULL: the old block stays valid. */
 void *mem_resize(void *old, size_t old_bytes, size_t new_bytes) MUST_CHECK;
 char *mem_strdup(const char *text) MUST_CHECK;

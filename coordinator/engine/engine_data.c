@@ -68,7 +68,7 @@ static uint32_t free_slot(const struct engine *e, uint32_t fragment)
 static void drop_upload(struct engine *e, struct upload *u)
 {
     if (u->active) e->store->ops->spool_forget(e->store, spool_offset(e, u), u->have);
-    upload_drop(u);
+    upload_drop(u, &e->sessions.uploads);
 }
 
 enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragment, uint16_t code, struct err *err)
@@ -145,7 +145,7 @@ enum status engine_on_offer(struct engine *e, struct session *s, const struct ms
     if (m->bytes > arrival_bound(&e->ledger.outer.fragments[m->fragment]))
         return refuse_part(e, s, m, REJECT_CORRUPT, "larger than any payload of this codec", err);
     struct upload *u = &s->uploads[m->fragment];
-    upload_start(u, m, free_slot(e, m->fragment));
+    upload_start(u, &e->sessions.uploads, m, free_slot(e, m->fragment));
     note_upload(e, s);
     send_credit(e, s, m->round, m->fragment, u->have, u->upto);
     return STATUS_OK;
@@ -241,7 +241,7 @@ enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_ch
     if (!s || m->kind != OBJECT_DELTA || m->fragment >= e->ledger.layout.n_fragments) return STATUS_OK;
     struct upload *u = &s->uploads[m->fragment];
     admission_hear(e, s);
-    switch (upload_chunk(u, m)) {
+    switch (upload_chunk(u, &e->sessions.uploads, m)) {
     case STATUS_OK:
         TRY(e->store->ops->spool_write(e->store, spool_offset(e, u) + m->offset, m->data, m->size, err));
         s->moved_us = e->now_us;
@@ -251,7 +251,7 @@ enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_ch
     }
     note_upload(e, s);
     if (upload_complete(u)) return deliver(e, s, u, err);
-    if (upload_extend(u)) send_credit(e, s, u->offer.round, m->fragment, u->have, u->upto);
+    if (upload_extend(u, &e->sessions.uploads)) send_credit(e, s, u->offer.round, m->fragment, u->have, u->upto);
     return STATUS_OK;
 }
 

@@ -164,7 +164,8 @@ static struct session *open_session(struct engine *e, uint64_t peer, const struc
     }
     s = session_add(&e->sessions, engine_draw(e));
     if (!s) {
-        for (uint32_t f = 0; uploads && f < e->sessions.n_fragments; f++) upload_drop(&uploads[f]);
+        for (uint32_t f = 0; uploads && f < e->sessions.n_fragments; f++)
+            upload_drop(&uploads[f], &e->sessions.uploads);
         mem_free(uploads);
         return NULL;
     }

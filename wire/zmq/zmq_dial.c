@@ -99,8 +99,8 @@ static void lane_drop(struct dialler_lane *lane)
 
 static enum status lane_configure(struct dialler *d, enum wire_lane which, struct err *err)
 {
-    /* The receive queues hold more than a coordinator may send unasked (SYNC_WINDOW in chunks). The send queue of bulk
-     * is short: queued chunks can no longer be reordered, withdrawn or measured. */
+    /* The receive queues are short of a whole window: the worker's inbox has room for it. The send queue of bulk is
+     * short: queued chunks can no longer be reordered, withdrawn or measured. */
     static const struct zmq_option options[LANES][8] = {
         {{ZMQ_SNDHWM, 64},
          {ZMQ_RCVHWM, 256},

@@ -20,9 +20,9 @@ enum {
     CONTROL_OUT = 3 << 20, /* JOIN carries the layout and config.json */
     BULK_OUT = 2 << 20,
     CONTROL_IN = 512 << 10,
-    BULK_IN = SYNC_WINDOW + (3 << 20), /* all bytes in flight, and one chunk lost at the end of the ring */
-    SLEEP_MAX_US = 200000,             /* longest sleep of the link thread */
-    BLOCKED_US = 1000,                 /* sleep while the transport's queue is full */
+    BULK_IN = SYNC_ARRIVING_MOST + (3 << 20), /* and one chunk lost at the end of the ring */
+    SLEEP_MAX_US = 200000,                    /* longest sleep of the link thread */
+    BLOCKED_US = 1000,                        /* sleep while the transport's queue is full */
     LANES = 2,
 };
 

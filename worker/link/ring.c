@@ -22,7 +22,7 @@ enum status ring_init(struct ring *r, size_t cap)
 {
     memset(r, 0, sizeof *r);
     r->cap = cap & ~(size_t)(HEAD - 1);
-    r->data = mem_alloc(1, r->cap);
+    r->data = mem_alloc_untouched(r->cap);
     return r->data ? STATUS_OK : STATUS_NOMEM;
 }
 

@@ -16,7 +16,7 @@ struct ring {
     size_t reserved;   /* offset of the record between ring_reserve and ring_commit */
 };
 
-/* Allocates cap bytes; a record may have at most cap / 2. NOMEM. */
+/* Allocates cap bytes, which take memory as records fill them; a record may have at most cap / 2. NOMEM. */
 enum status ring_init(struct ring *r, size_t cap) MUST_CHECK;
 void ring_finish(struct ring *r);
 /* Returns where to write a record of up to `size` bytes, NULL if the ring is full. ring_commit ends the record with its

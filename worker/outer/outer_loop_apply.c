@@ -66,9 +66,17 @@ static void fail_no_memory(struct outer_loop *loop, uint64_t bytes)
     sync_fail(&loop->sync, loop->text);
 }
 
+/* An update, or a part of it, came twice. */
+static bool has_bytes(const struct outer_loop *loop, const struct msg_chunk *m)
+{
+    if (m->kind != OBJECT_UPDATE || m->fragment >= loop->sync.n_fragments) return false;
+    const struct sync_fragment *f = &loop->sync.f[m->fragment];
+    return m->key <= f->version || (m->key == f->get_version && m->offset + m->size <= f->have);
+}
+
 void outer_on_chunk(struct outer_loop *loop, const struct msg_chunk *m, uint64_t now_us)
 {
-    sync_on_chunk(&loop->sync, m->size, now_us);
+    sync_on_chunk(&loop->sync, m->size, has_bytes(loop, m), now_us);
     if (!sync_expects(&loop->sync, m->kind, m->fragment, m->key)) return;
     struct outer_fragment *f = &loop->f[m->fragment];
     const struct sync_fragment *sf = &loop->sync.f[m->fragment];

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "common/base/minmax.h"
 #include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
 #include "common/config/sync_points.h"
@@ -10,6 +11,7 @@
 #include "wire/msg.h"
 #include "wire/object.h"
 #include "worker/outer/delta_device.h"
+#include "worker/sync/sync_rate.h"
 
 /* The list of deltas that an update names: per fragment in its object, and once decoded. */
 enum { OBJECT_BYTES = WIRE_NAMED_MAX * 24, READ_BYTES = WIRE_NAMED_MAX * sizeof(struct update_named) };
@@ -91,6 +93,7 @@ enum status outer_memory_bytes(struct replica_outer *out, const struct config *c
     out->host.residual = feedback ? theta : 0;
     if (overlaps && config->checkpoint.worker_every) /* payloads are part of the messages, too */
         out->saved = out->host.anchor + out->host.residual + out->host.messages;
+    out->inbox = min_u64(SYNC_ARRIVING_MOST, theta + out->host.messages);
     out->host.messages += largest * sizeof(float) + READ_BYTES;
     if (relays) out->host.messages += MERGE_BYTES + 2 * part_max * sizeof(float); /* merger_init */
     out->device.anchor = device ? theta : 0;

@@ -94,7 +94,7 @@ enum status replica_memory_plan(struct memory_plan *plan, const struct replica_c
                                      .batch_unit = config->ranks,
                                      .uses = MODEL_LOSS | (config->eval_only ? 0 : MODEL_TRAIN),
                                      .outer = dev->host_memory ? config->outer.host : config->outer.device};
-    if (dev->host_memory) request.outer.messages += copy_bytes(config, layout);
+    if (dev->host_memory) request.outer.messages += config->outer.inbox + copy_bytes(config, layout);
     if (add_vectors(&request, config, layout, here) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for the memory plan");
     request.row_bytes = seq * (2 * sizeof(int32_t) + sizeof(float)); /* tokens, targets, losses */
@@ -118,7 +118,7 @@ enum status replica_host_plan(struct memory_plan *plan, const struct replica_con
     request.fixed[MEMORY_MOMENTS] = config->eval_only ? 0 : inner_opt_host_bytes(&config->opt, layout->n_params);
     request.fixed[MEMORY_ANCHOR] = outer->host.anchor - (delta_device ? outer->base : 0);
     request.fixed[MEMORY_RESIDUAL] = outer->host.residual;
-    request.fixed[MEMORY_MESSAGES] = outer->host.messages + copy_bytes(config, layout);
+    request.fixed[MEMORY_MESSAGES] = outer->host.messages + outer->inbox + copy_bytes(config, layout);
     request.fixed[MEMORY_PINNED] = config->ranks * each + (delta_device ? outer->pinned : 0);
     host_memory(&request.free_bytes, &request.total_bytes);
     if (!config->eval_only) TRY(memory_request_share(&request, true, 0, err));

@@ -15,6 +15,7 @@
 struct replica_outer {
     struct memory_outer host, device;
     uint64_t base, pinned;
+    uint64_t inbox; /* of the connection: bytes of updates and snapshots that have arrived */
     uint64_t saved; /* with overlap: a copy of the outer state that is saved during training, beside the optimizer's */
 };
 

@@ -32,7 +32,6 @@
 
 enum {
     SYNC_CHUNK = 256 << 10,    /* payload bytes of one CHUNK that the worker sends: 2 s at 1 Mbit/s */
-    SYNC_WINDOW = 4 << 20,     /* bytes requested and not yet received, summed over fragments */
     SYNC_GETS_MAX = 8,         /* fragments with an open GET */
     SYNC_CONNECT_US = 1000000, /* and two round trips: first resend of HELLO and JOIN; later ones back off */
     SYNC_DROPS_MAX = 5,        /* sync_drop calls in a row before the worker fails */
@@ -226,8 +225,8 @@ void sync_set_rtt(struct sync *s, uint64_t rtt_us);
 /* --- objects --- */
 /* Whether this object is the one being assembled for its fragment. */
 bool sync_expects(const struct sync *s, uint8_t kind, uint32_t fragment, uint64_t version);
-/* A chunk of any object arrived; `bytes` is its size. A duplicate counts too: it shows that the link is alive. */
-void sync_on_chunk(struct sync *s, uint64_t bytes, uint64_t now_us);
+/* A chunk of any object arrived; `bytes` is its size. One that the worker has (again) counts too: the link is alive. */
+void sync_on_chunk(struct sync *s, uint64_t bytes, bool again, uint64_t now_us);
 /* The assembled prefix grew to `have` of `total` bytes. */
 void sync_on_progress(struct sync *s, uint32_t fragment, uint64_t have, uint64_t total, uint64_t now_us);
 /* The caller filled in bytes [from, to) of the object being assembled, 0 < from < to < total: `have` and requests skip

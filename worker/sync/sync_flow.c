@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "common/base/minmax.h"
 #include "worker/sync/sync_impl.h"
 
 enum {
@@ -104,8 +105,9 @@ static void extend_get_deadlines(struct sync *s, uint64_t now_us)
     }
 }
 
-void sync_on_chunk(struct sync *s, uint64_t bytes, uint64_t now_us)
+void sync_on_chunk(struct sync *s, uint64_t bytes, bool again, uint64_t now_us)
 {
+    if (again) sync_rate_too_high(&s->down);
     sync_rate_add(&s->down, bytes);
     extend_get_deadlines(s, now_us);
 }
@@ -157,29 +159,51 @@ void sync_on_damaged(struct sync *s, uint32_t fragment, uint64_t now_us)
     f->get_at = now_us + SYNC_RETRY_MIN_US;
 }
 
-static uint64_t window(const struct sync *s)
+/* The window belongs to the connection: objects whose bytes arrive share it, in order. When half of it has arrived, the
+ * rest is requested, so that the link is not idle for a round trip. */
+struct room {
+    uint64_t window;
+    uint64_t more; /* bytes to request now; 0: half of the window is still in flight */
+};
+
+static struct room room_of(const struct sync *s)
 {
-    return SYNC_WINDOW / (s->n_fragments < SYNC_GETS_MAX ? s->n_fragments : SYNC_GETS_MAX);
+    uint64_t window = sync_window(&s->down, s->rtt_us), flying = bytes_requested(s);
+    return (struct room){.window = window, .more = flying > window / 2 ? 0 : window - flying};
 }
 
-/* Half of the window has arrived: request the next half, so that the link is not idle for a round trip. */
-static bool extends_window(const struct sync *s, const struct sync_fragment *f)
+/* An update has about as many bytes as the one before it. */
+static uint64_t first_bytes(const struct sync_fragment *f, uint64_t part)
 {
-    return f->requested > f->have && f->requested < f->total &&
-           missing_bytes(f, f->have, f->requested) <= window(s) / 2;
+    return f->loading || !f->usual ? part : f->usual + f->usual / 8 + SYNC_CHUNK;
+}
+
+/* Bytes to ask for first: the size is not known, and an update often does not exist yet. All first requests together
+ * ask for at most a window: for whole updates if they fit, else for equal parts. */
+static uint64_t first_request(const struct sync *s, const struct sync_fragment *f, uint64_t window)
+{
+    uint64_t sum = 0, part = window / min_u64(s->n_fragments, SYNC_GETS_MAX);
+    for (uint32_t i = 0; i < s->n_fragments; i++)
+        if (!s->f[i].complete && !s->f[i].total) sum += first_bytes(&s->f[i], part);
+    return sum <= window ? first_bytes(f, part) : part;
+}
+
+static bool extends_request(const struct sync_fragment *f, uint64_t more)
+{
+    return more && f->requested > f->have && f->requested < f->total;
 }
 
 /* When the fragment's next GET is due; UINT64_MAX: it needs none. */
-static uint64_t get_due(const struct sync *s, const struct sync_fragment *f, uint32_t open)
+static uint64_t get_due(const struct sync *s, const struct sync_fragment *f, uint32_t open, uint64_t more)
 {
     if (f->complete || (s->state == WORKER_TRAINING && !s->async && !s->overlaps)) return UINT64_MAX;
     /* With overlap: an update that does not exist before this worker's delta is not requested before it. */
     bool later = s->overlaps && !s->async && s->round != SYNC_NO_ROUND && f->upload == SYNC_UPLOAD_NONE;
     if (later && f->version >= f->target && !f->loading) return UINT64_MAX;
     if (!f->loading && !s->holds) return UINT64_MAX; /* snapshots first: updates need all fragments loaded */
-    if (extends_window(s, f)) return 0;
+    if (extends_request(f, more)) return 0;
     if (f->requested > f->have) return f->get_at;
-    if (open >= SYNC_GETS_MAX) return UINT64_MAX;
+    if (open >= SYNC_GETS_MAX || (f->total && !more)) return UINT64_MAX;
     return f->have ? 0 : f->get_at;
 }
 
@@ -187,14 +211,18 @@ static uint64_t next_get(const struct sync *s, struct sync_action *a)
 {
     uint64_t best = UINT64_MAX;
     uint32_t open = 0;
+    struct room room = room_of(s);
     for (uint32_t i = 0; i < s->n_fragments; i++) open += s->f[i].requested > s->f[i].have;
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         const struct sync_fragment *f = &s->f[i];
-        uint64_t due = get_due(s, f, open);
+        uint64_t due = get_due(s, f, open, room.more);
         if (due >= best) continue;
         best = due;
-        uint64_t from = extends_window(s, f) ? f->requested : f->have;
-        uint64_t end = from + (from == f->have ? window(s) : window(s) / 2);
+        bool extends = extends_request(f, room.more), again = f->requested > f->have && !extends;
+        uint64_t from = extends ? f->requested : f->have;
+        uint64_t end = from + (!f->total ? first_request(s, f, room.window)
+                               : again   ? missing_bytes(f, f->have, f->requested)
+                                         : room.more);
         if (from >= f->own_from && from < f->own_to) {
             end += f->own_to - from;
             from = f->own_to;
@@ -202,7 +230,7 @@ static uint64_t next_get(const struct sync *s, struct sync_action *a)
             end += f->own_to - f->own_from;
         }
         if (f->total && end > f->total) end = f->total;
-        assert(due == UINT64_MAX || end > from);
+        assert(end > from);
         *a = (struct sync_action){.type = SYNC_SEND_GET,
                                   .fragment = i,
                                   .kind = f->loading ? OBJECT_SNAPSHOT : OBJECT_UPDATE,
@@ -275,6 +303,7 @@ void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t
     struct sync_fragment *f = &s->f[fragment];
     assert(sync_flow_pending(f) && f->bytes);
     bool moved = have > f->held;
+    if (moved && f->up_again) sync_rate_too_high(&s->up);
     if (have >= f->bytes) {
         mark_delivered(s, f, now_us);
     } else {
@@ -347,12 +376,14 @@ static uint64_t fragment_start_us(const struct sync *s, uint32_t fragment)
     return before ? s->unsaved_us + (uint64_t)(1e6 * (double)before / s->up.per_s) : 0;
 }
 
-/* Fragments in order, so that the first is complete, and can be merged, early. */
+/* Fragments in order, so that the first is complete, and can be merged, early. Each has a window of its own: during a
+ * save the last byte of each waits, and CREDIT may come only for the whole. */
 static uint64_t next_chunk(const struct sync *s, struct sync_action *a)
 {
+    uint64_t window = sync_window(&s->up, s->rtt_us);
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         const struct sync_fragment *f = &s->f[i];
-        uint64_t end = f->upto < sendable_end(s, f) ? f->upto : sendable_end(s, f);
+        uint64_t end = min_u64(min_u64(f->upto, f->held + window), sendable_end(s, f));
         if (f->upload != SYNC_UPLOAD_SENDING || f->sent >= end) continue;
         uint64_t length = end - f->sent;
         *a = (struct sync_action){.type = SYNC_SEND_CHUNK,

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdio.h>
 
+#include "common/base/minmax.h"
 #include "worker/sync/sync_flow.h"
 #include "worker/sync/sync_impl.h"
 
@@ -49,8 +50,9 @@ void sync_on_upload(struct sync *s, const struct msg_upload *m, uint64_t total, 
 uint64_t sync_initial_action(const struct sync *s, struct sync_action *a)
 {
     const struct sync_initial *u = &s->initial;
-    if (s->phase != SYNC_JOINING || !u->id || u->sent >= u->upto) return UINT64_MAX;
-    uint64_t left = u->upto - u->sent;
+    uint64_t end = min_u64(u->upto, u->held + sync_window(&s->up, s->rtt_us));
+    if (s->phase != SYNC_JOINING || !u->id || u->sent >= end) return UINT64_MAX;
+    uint64_t left = end - u->sent;
     *a = (struct sync_action){.type = SYNC_SEND_INITIAL,
                               .kind = OBJECT_INITIAL,
                               .version = u->id,

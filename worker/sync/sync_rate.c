@@ -9,6 +9,8 @@ enum {
     MIN_US = 1000,      /* assumed duration of a shorter transfer */
 };
 
+static const double LEAST_PER_S = SYNC_RATE_FIRST / 16; /* no slower link is assumed */
+
 void sync_rate_init(struct sync_rate *r, uint64_t now_us)
 {
     *r = (struct sync_rate){.per_s = SYNC_RATE_FIRST, .since_us = now_us};
@@ -28,6 +30,10 @@ void sync_rate_sample(struct sync_rate *r, bool more, uint64_t now_us)
     uint64_t us = now_us - r->since_us;
     bool began = r->state == SYNC_RATE_BEGUN && !r->bytes, enough = r->bytes && (us >= SAMPLE_US || !more);
     if (us < MIN_US) us = MIN_US;
+    if (enough) {
+        double seen = 1e6 * (double)r->bytes / (double)(us < SAMPLE_US ? SAMPLE_US : us);
+        r->best = seen > r->best ? seen : r->best - (r->best - seen) / 8;
+    }
     r->measured = r->measured || enough;
     if (enough) r->per_s = 0.75 * r->per_s + 0.25 * 1e6 * (double)r->bytes / (double)us;
     if (began || enough || !more) {
@@ -40,6 +46,18 @@ void sync_rate_sample(struct sync_rate *r, bool more, uint64_t now_us)
 uint64_t sync_rate_measured(const struct sync_rate *r)
 {
     return r->measured ? (uint64_t)r->per_s + 1 : 0;
+}
+
+uint64_t sync_window(const struct sync_rate *r, uint64_t rtt_us)
+{
+    double bytes = 2e-6 * r->best * (double)rtt_us;
+    if (bytes < SYNC_WINDOW_LEAST) return SYNC_WINDOW_LEAST;
+    return bytes > SYNC_WINDOW_MOST ? SYNC_WINDOW_MOST : (uint64_t)bytes;
+}
+
+void sync_rate_too_high(struct sync_rate *r)
+{
+    if (!r->measured && r->per_s > LEAST_PER_S) r->per_s /= 2;
 }
 
 uint64_t sync_timeout_us(const struct sync_rate *r, uint64_t rtt_us, uint64_t bytes, uint64_t most_us)

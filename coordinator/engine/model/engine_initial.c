@@ -13,6 +13,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/minmax.h"
 #include "common/base/text.h"
 #include "common/base/units.h"
 #include "coordinator/admission/admission.h"
@@ -22,9 +23,8 @@
 
 enum {
     INITIAL_SILENT_US = 30000000,
-    INITIAL_WINDOW = 4 << 20,
-    TENSOR_TEXT_MAX = 1024, /* of one tensor in the header of model.safetensors */
-    LOST_CHUNKS = 32,       /* chunks that are allowed again after each JOIN: twice the window */
+    TENSOR_TEXT_MAX = 1024,                             /* of one tensor in the header of model.safetensors */
+    LOST_CHUNKS = UPLOAD_CREDIT / 2 / RATE_CHUNK_BYTES, /* allowed again after each JOIN: twice the first credit */
 };
 
 bool engine_wants_initial(const struct engine *e)
@@ -100,7 +100,7 @@ static enum status begin(struct engine *e, uint64_t peer, const struct msg_join 
     u->id = engine_draw(e);
     u->control = peer;
     u->heard_us = e->now_us;
-    u->upto = INITIAL_WINDOW;
+    u->upto = upload_credit(&e->sessions.uploads);
     u->most = layout->n_params * sizeof(float) + (uint64_t)layout->n_tensors * TENSOR_TEXT_MAX + TENSOR_TEXT_MAX;
     u->most_frozen = m->frozen_whole && frozen->n ? frozen_file_most(frozen) : 0;
     rate_grant(&e->rate, e->speaker, RATE_CHUNK, 2 * (double)((most_bytes(u) + HF_FILES_BYTES_MAX) / RATE_CHUNK_BYTES));
@@ -258,9 +258,9 @@ enum status engine_initial_chunk(struct engine *e, uint64_t peer, const struct m
     assert(u->have <= u->total);
     *complete_p = u->have == u->total;
     if (*complete_p) return complete(e, err);
-    uint64_t left = u->total - u->have, upto = u->have + (left < INITIAL_WINDOW ? left : INITIAL_WINDOW);
-    if (u->upto - u->have > INITIAL_WINDOW / 2) return STATUS_OK;
-    u->upto = upto;
+    if (u->have < u->told + UPLOAD_STEP) return STATUS_OK;
+    u->told = u->have;
+    u->upto = u->have + min_u64(upload_credit(&e->sessions.uploads), u->total - u->have);
     if (send_upload(e) != STATUS_OK) log_debug("cannot send UPLOAD: the worker will repeat JOIN");
     return STATUS_OK;
 }

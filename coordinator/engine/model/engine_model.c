@@ -8,6 +8,7 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/minmax.h"
 #include "common/config/config_init.h"
 #include "common/os/fileio.h"
 #include "common/os/host_memory.h"
@@ -205,7 +206,7 @@ bool engine_has_memory(struct engine *e, uint64_t peer, const struct msg_join *m
     struct err why = {0};
     for_each_session(e, s) workers += memcmp(s->uuid, m->uuid, WIRE_UUID) != 0;
     if (outer_state_bytes(&need, &e->config, &e->ledger.layout, workers, &why) != STATUS_OK) return true;
-    need += (uint64_t)workers * UPLOAD_WINDOW;
+    need += min_u64(UPLOAD_CREDIT, workers * e->ledger.layout.n_params * sizeof(float));
     if (need <= all) return true;
     engine_refuse(e, peer, m->name, REFUSE_FULL,
                   "the run has no memory for '%s': with %u workers the coordinator would need %s of memory and has %s; "

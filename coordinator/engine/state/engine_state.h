@@ -117,6 +117,7 @@ struct engine_initial {
     uint64_t control, heard_us;
     uint64_t most, most_frozen; /* largest model.safetensors and frozen.safetensors; 0: it has none */
     uint64_t total, have, upto; /* bytes of the object; total 0: its head has not arrived */
+    uint64_t told;              /* `have` when the credit grew last */
     struct initial_head head;
     uint32_t file; /* the file being written, and its missing bytes */
     uint64_t left;

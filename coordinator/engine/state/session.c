@@ -56,7 +56,7 @@ struct session *session_add(struct session_table *t, uint64_t id)
 void session_remove(struct session_table *t, struct session *s)
 {
     assert(s >= t->sessions && s < t->sessions + t->cap);
-    for (uint32_t f = 0; s->uploads && f < t->n_fragments; f++) upload_drop(&s->uploads[f]);
+    for (uint32_t f = 0; s->uploads && f < t->n_fragments; f++) upload_drop(&s->uploads[f], &t->uploads);
     mem_free(s->uploads);
     mem_free(s->own);
     memset(s, 0, sizeof *s);

@@ -82,6 +82,7 @@ struct session {
 struct session_table {
     struct session *sessions; /* [cap] */
     uint32_t cap, n_fragments;
+    struct upload_pool uploads; /* the credit of all sessions */
 };
 
 enum status session_table_init(struct session_table *t, uint32_t cap, uint32_t n_fragments) MUST_CHECK;

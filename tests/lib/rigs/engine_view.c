@@ -30,6 +30,12 @@ uint64_t engine_version_hash(const struct engine *e, uint32_t fragment, uint64_t
 
 enum status engine_check(const struct engine *e, struct err *err)
 {
+    uint64_t credit = 0;
+    for_each_session(e, s) {
+        for (uint32_t f = 0; s->uploads && f < e->sessions.n_fragments; f++)
+            credit += s->uploads[f].upto - s->uploads[f].have;
+    }
+    if (credit != e->sessions.uploads.granted) return err_set(err, STATUS_INVALID, "the credit of uploads is off");
     if (!e->ledger.modelled) return STATUS_OK;
     enum status status = lease_check(&e->ledger.round.leases);
     return status == STATUS_OK ? status

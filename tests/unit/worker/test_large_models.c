@@ -163,20 +163,22 @@ TEST(test_coordinator_transfers_beyond_32_bits)
 {
     struct upload up = {0};
     const struct msg_offer offer = {.bytes = 32 * G, .round = 3};
-    upload_start(&up, &offer, 0);
+    struct upload_pool pool = {0};
+    upload_start(&up, &pool, &offer, 0);
     up.have = up.upto = 20 * G;
-    assert_true(upload_extend(&up) && up.upto == 20 * G + UPLOAD_WINDOW);
+    pool.granted = 0;
+    assert_true(upload_extend(&up, &pool) && up.upto == 20 * G + UPLOAD_CREDIT / 4);
     struct msg_chunk chunk = {.key = 3,
                               .offset = 20 * G,
                               .total = 32 * G,
                               .data = (const uint8_t *)"abcd",
                               .size = 4,
                               .crc = crc32c(0, "abcd", 4)};
-    assert_int_equal(upload_chunk(&up, &chunk), STATUS_OK);
+    assert_int_equal(upload_chunk(&up, &pool, &chunk), STATUS_OK);
     assert_true(up.have == 20 * G + 4 && !upload_complete(&up));
-    up.have = 32 * G - 4;
+    up.have = up.upto = 32 * G - 4;
     chunk.offset = 32 * G - 4;
-    assert_int_equal(upload_chunk(&up, &chunk), STATUS_OK);
+    assert_int_equal(upload_chunk(&up, &pool, &chunk), STATUS_OK);
     assert_true(upload_complete(&up));
 
     struct download download = {0};
@@ -223,7 +225,7 @@ TEST(test_worker_transfers_beyond_32_bits)
     for (int i = 0; i < 8 && sync_poll(&s, 10, &a); i++) {
         if (a.type != SYNC_SEND_GET) continue;
         sent = true;
-        assert_true(a.offset == 19 * G && a.length <= SYNC_WINDOW);
+        assert_true(a.offset == 19 * G && a.length == SYNC_WINDOW_LEAST);
     }
     assert_true(sent);
 }

@@ -473,7 +473,7 @@ TEST(test_outer_plan_matches_allocation)
             if (c > 2) fill_with_deltas(loop);
             if (on_device) {
                 assert_int_equal(replica_memory(r)->total, allocated_by(r, bare_left));
-                size_t host = mem_live_bytes() - all + pinned_of(r);
+                size_t host = mem_live_bytes() - all + pinned_of(r) + rc.outer.inbox;
                 uint64_t planned = replica_host_memory(r)->total;
                 assert_int_equal(replica_host_memory(r)->bytes[MEMORY_PINNED], pinned_of(r));
                 const float *values; /* available on the host too, in case the device does not make the deltas */

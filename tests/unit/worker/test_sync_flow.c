@@ -130,7 +130,7 @@ TEST(test_rate_ignores_queued_chunks)
         sync_rig.now += 8 * S;
         for (int i = 0; i < 4; i++) { /* 1 MB each time: 1 Mbit/s */
             have += BYTES / 4;
-            sync_on_chunk(&sync_rig.s, BYTES / 4, sync_rig.now += 50);
+            sync_on_chunk(&sync_rig.s, BYTES / 4, false, sync_rig.now += 50);
             sync_on_progress(&sync_rig.s, 0, have, 5 * BYTES, sync_rig.now);
         }
         sync_rig_drain_all();
@@ -143,12 +143,12 @@ TEST(test_duplicate_chunks_prevent_retry)
 {
     int n[9];
     sync_rig_start(false, 1, 6);
-    sync_on_chunk(&sync_rig.s, BYTES, sync_rig.now);
+    sync_on_chunk(&sync_rig.s, BYTES, false, sync_rig.now);
     sync_on_progress(&sync_rig.s, 0, BYTES, 10 * BYTES, sync_rig.now);
     sync_rig_drain_all();
     for (int i = 0; i < 100; i++) {
         sync_rig.now += 2 * S;
-        sync_on_chunk(&sync_rig.s, BYTES / 4, sync_rig.now);
+        sync_on_chunk(&sync_rig.s, BYTES / 4, true, sync_rig.now);
         sync_rig_drain(n);
         assert_int_equal(n[SYNC_SEND_GET], 0);
     }
@@ -170,7 +170,7 @@ TEST(test_downloads_respect_window)
                 open++;
             }
         assert_in_range(open, 1, SYNC_GETS_MAX);
-        assert_true(asked <= SYNC_WINDOW);
+        assert_true(asked <= 2 * SYNC_WINDOW_LEAST); /* of objects that arrive, and of first requests */
         for (uint32_t f = 0; f < sync_rig.s.n_fragments; f++)
             if (sync_rig.s.f[f].requested > sync_rig.s.f[f].have) {
                 uint64_t have = sync_rig.s.f[f].requested > 3000000 ? 3000000 : sync_rig.s.f[f].requested;
@@ -185,19 +185,19 @@ TEST(test_downloads_respect_window)
 TEST(test_next_window_is_requested_early)
 {
     struct sync_action a;
-    uint64_t total = 10u << 20, asked = SYNC_WINDOW;
+    uint64_t total = 10u << 20, asked = SYNC_WINDOW_LEAST;
     sync_rig_start(false, 1, 6);
-    assert_int_equal(sync_rig.s.f[0].requested, SYNC_WINDOW);
-    sync_on_progress(&sync_rig.s, 0, SYNC_WINDOW / 2 - 1, total, sync_rig.now);
+    assert_int_equal(sync_rig.s.f[0].requested, SYNC_WINDOW_LEAST);
+    sync_on_progress(&sync_rig.s, 0, SYNC_WINDOW_LEAST / 2 - 1, total, sync_rig.now);
     sync_rig_expect_none();
-    for (uint64_t have = SYNC_WINDOW / 2; have < total; have += SYNC_WINDOW / 2) {
+    for (uint64_t have = SYNC_WINDOW_LEAST / 2; have < total; have += SYNC_WINDOW_LEAST / 2) {
         sync_on_progress(&sync_rig.s, 0, have, total, sync_rig.now);
         if (asked == total) break;
         a = sync_rig_expect(SYNC_SEND_GET);
         assert_int_equal(a.offset, asked); /* each byte once */
         asked += a.length;
         sync_rig_expect_none();
-        assert_true(asked - have <= SYNC_WINDOW);
+        assert_true(asked - have <= SYNC_WINDOW_LEAST);
     }
     assert_int_equal(asked, total);
 }
@@ -214,7 +214,7 @@ TEST(test_own_bytes_are_skipped)
     assert_int_equal(sync_rig.s.f[0].own_to, 0);
     sync_on_local_bytes(&sync_rig.s, 0, from, to);
     assert_int_equal(sync_rig.s.f[0].have, 1000);
-    uint64_t asked = SYNC_WINDOW, lacked = from; /* the first window ends inside them */
+    uint64_t asked = SYNC_WINDOW_LEAST, lacked = from; /* the first window ends inside them */
     for (uint64_t have = 1u << 20; have < total; have += 1u << 20) {
         struct sync_action a;
         if (have > from && have <= to) continue;
@@ -242,10 +242,10 @@ TEST(test_own_bytes_extend_window)
     sync_rig_start(false, 1, 6);
     sync_on_progress(&sync_rig.s, 0, 1000, total, sync_rig.now);
     sync_on_local_bytes(&sync_rig.s, 0, from, to);
-    sync_on_progress(&sync_rig.s, 0, SYNC_WINDOW / 2, total, sync_rig.now);
+    sync_on_progress(&sync_rig.s, 0, SYNC_WINDOW_LEAST / 2, total, sync_rig.now);
     struct sync_action a = sync_rig_expect(SYNC_SEND_GET);
-    assert_int_equal(a.offset, SYNC_WINDOW);
-    assert_int_equal(a.length, SYNC_WINDOW / 2 + (to - from));
+    assert_int_equal(a.offset, SYNC_WINDOW_LEAST);
+    assert_int_equal(a.length, SYNC_WINDOW_LEAST / 2 + (to - from));
     sync_on_damaged(&sync_rig.s, 0, sync_rig.now);
     assert_int_equal(sync_rig.s.f[0].own_to, 0);
 }
