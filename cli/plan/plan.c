@@ -189,7 +189,7 @@ enum status plan_make(struct plan *plan, const struct plan_request *request, con
     if (status == STATUS_OK) status = plan_cost_measure(&plan->costs, &plan->config, &m.layout, request->workers, err);
     plan->costs.step_s = request->step_s;
     bool ddp = plan->config.train.method == METHOD_DDP || plan->config.train.sync_every == 1;
-    struct plan_setup setup = {&plan->config, &plan->costs, request->links, request->workers};
+    struct plan_setup setup = {&plan->config, &plan->costs, request->links, request->workers, NULL};
     if (status == STATUS_OK) status = plan_run_make(&plan->run, &setup, ddp ? DDP_ROUNDS_MAX : ROUNDS_MAX, ends_p, err);
     layout_finish(&m.layout);
     return status;

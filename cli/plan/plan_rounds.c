@@ -17,6 +17,8 @@
 #include "wire/object.h"
 #include "worker/sync/sync.h"
 
+enum { START_US = 1000000 };
+
 struct worker_fragment {
     struct plan_flow up, down;
     struct sync_points points;
@@ -41,6 +43,7 @@ struct worker {
     double heard_s;               /* its last update arrived */
     double saved_s;               /* its last save ends */
     double foreign_s;             /* time to apply updates that do not name it */
+    double step_s;                /* of one inner step */
     uint32_t id, step;            /* step: of the running round */
     struct round_grant now, next; /* the running round, and the next assignment */
     double parts_s[PLAN_PARTS];
@@ -50,7 +53,6 @@ struct model {
     const struct plan_setup *setup;
     struct config config;
     uint32_t n_fragments;
-    double step_s;
     struct worker *workers;
     struct round round;                        /* decides what is merged when, and who gets which steps */
     struct round_grant *grants;                /* [workers] */
@@ -64,9 +66,10 @@ struct model {
     size_t n, n_max;         /* rounds that have ended; all of them */
 };
 
+/* The run begins after a second: to the round machine 0 is no time. */
 static uint64_t plan_us(double seconds)
 {
-    return (uint64_t)(seconds * 1e6 + 0.5);
+    return (uint64_t)(seconds * 1e6 + 0.5) + START_US;
 }
 
 static const struct plan_fragment *cost_of(const struct model *m, uint32_t fragment)
@@ -91,10 +94,10 @@ static void idle(struct worker *w, double until_s)
 }
 
 /* A message that arrives during training is read after the step. */
-static double heard_s(const struct model *m, const struct worker *w, double at_s)
+static double heard_s(const struct worker *w, double at_s)
 {
     if (at_s >= w->now_s) return at_s;
-    return fmax(at_s, w->now_s - floor((w->now_s - at_s) / m->step_s + 1e-6) * m->step_s);
+    return fmax(at_s, w->now_s - floor((w->now_s - at_s) / w->step_s + 1e-6) * w->step_s);
 }
 
 /* Fsyncs the journal, if this run does so at updates. */
@@ -188,7 +191,7 @@ static void train(struct model *m, struct worker *w)
     w->now_s += m->setup->costs->place_s;
     spend(w, PLAN_APPLY, w->foreign_s);
     w->foreign_s = 0;
-    spend(w, PLAN_COMPUTE, steps * m->step_s);
+    spend(w, PLAN_COMPUTE, steps * w->step_s);
     w->step = next;
     send_deltas(m, w, plan_message_bytes(MSG_METRICS, steps));
 }
@@ -251,7 +254,7 @@ static void deliver(struct model *m, struct worker *w, uint32_t fragment)
                         .tokens = offer.tokens,
                         .bytes = bytes,
                         .steps = w->now.steps,
-                        .compute_us = plan_us(w->now.steps * m->step_s),
+                        .compute_us = (uint64_t)(1e6 * w->now.steps * w->step_s),
                         .norm = 1};
     const struct member *member = member_by_id(&m->round.members, w->id);
     uint16_t code = 0;
@@ -330,7 +333,7 @@ static void send_block(struct model *m, struct worker *w, uint32_t fragment)
     if (!(down->left > 0) && down->before_s == -INFINITY && bytes <= SYNC_CHUNK && !leaves_out_own(m, w, fragment))
         ask_again(w, &w->f[fragment], started_s, bytes);
     if (!(down->left > 0) || down->before_s == -INFINITY) return;
-    double get_s = plan_line_pass(&w->up, heard_s(m, w, down->before_s), plan_message_bytes(MSG_GET, 0));
+    double get_s = plan_line_pass(&w->up, heard_s(w, down->before_s), plan_message_bytes(MSG_GET, 0));
     down->at_s = fmax(down->at_s, get_s);
 }
 
@@ -376,6 +379,7 @@ static void merge(struct model *m, const struct round_close *close)
         named[i] = (struct round_named){close->ids[i], m->workers[close->ids[i]].now.round};
     }
     keep(m, round_fold_update(&m->round, close->fragment, version, named, close->n));
+    round_note_update(&m->round, close->fragment, plan_us(m->busy_s));
     while (m->n < round_done(&m->round)) note_end(m);
 }
 
@@ -395,7 +399,7 @@ static void look(struct model *m)
         for (uint32_t i = 0; any && i < m->setup->workers; i++) serve(m, &m->workers[i]);
     }
     uint64_t next_us = round_deadline_us(&m->round);
-    m->look_s = next_us == UINT64_MAX ? INFINITY : fmax(1e-6 * (double)next_us, m->busy_s + 1e-6);
+    m->look_s = next_us == UINT64_MAX ? INFINITY : fmax(1e-6 * ((double)next_us - START_US), m->busy_s + 1e-6);
     for (uint32_t i = 0; changed && i < m->setup->workers; i++) advance(m, &m->workers[i]);
 }
 
@@ -404,8 +408,9 @@ static void look(struct model *m)
 static void updated(struct model *m, struct worker *w, uint32_t fragment)
 {
     struct worker_fragment *f = &w->f[fragment];
-    double at_s = heard_s(m, w, f->down.at_s), apply_s = cost_of(m, fragment)->apply_s;
+    double at_s = heard_s(w, f->down.at_s), apply_s = cost_of(m, fragment)->apply_s;
     f->have++;
+    round_note_have(&m->round, w->id, fragment, f->have);
     if (f->have == f->own)
         f->update_s = f->down.at_s;
     else
@@ -433,7 +438,7 @@ static void offered(struct model *m, struct worker *w, uint32_t fragment)
 static void upload_goes_on(struct model *m, struct worker *w, uint32_t fragment)
 {
     struct plan_flow *up = &w->f[fragment].up;
-    double at_s = heard_s(m, w, up->at_s);
+    double at_s = heard_s(w, up->at_s);
     if (!(up->left > 0)) {
         deliver(m, w, fragment);
         return;
@@ -494,6 +499,7 @@ static enum status run(struct model *m)
         snprintf(name, sizeof name, "worker-%u", i);
         TRY(round_fold_join(&m->round, i, uuid, name));
         member_by_id(&m->round.members, i)->ready = true;
+        for (uint32_t f = 0; f < m->n_fragments; f++) round_note_have(&m->round, i, f, 0);
     }
     look(m);
     while (m->status == STATUS_OK && m->n < m->n_max) {
@@ -515,7 +521,6 @@ static enum status model_init(struct model *m, const struct plan_setup *setup, s
         .setup = setup, .config = *setup->config, .n_fragments = setup->costs->n_fragments, .marks = marks};
     struct sync_rounds rounds = sync_rounds_of(&m->config);
     m->n_max = sync_rounds_count(&rounds);
-    m->step_s = setup->costs->step_s;
     m->batch_s = -INFINITY;
     m->config.coordinator.min_workers = setup->workers;
     /* A plan has no late workers, so no round ends before all deltas have arrived. */
@@ -530,6 +535,7 @@ static enum status model_init(struct model *m, const struct plan_setup *setup, s
         plan_line_init(&w->down, &setup->links[i], true);
         sync_rate_init(&w->rate, 0);
         w->id = i;
+        w->step_s = setup->steps_s ? setup->steps_s[i] : setup->costs->step_s;
         w->task_s = w->ready_s = INFINITY;
         w->told = true;
         for (uint32_t f = 0; f < m->n_fragments; f++) {

@@ -16,6 +16,7 @@ struct plan_setup {
     const struct plan_costs *costs;
     const struct link_spec *links; /* [workers] */
     uint32_t workers;
+    const double *steps_s; /* [workers] seconds of an inner step; NULL: costs->step_s for all */
 };
 
 /* What a worker does in a round. */

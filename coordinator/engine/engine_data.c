@@ -309,6 +309,8 @@ void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m)
                       update ? "update" : "snapshot", (unsigned long long)m->version, m->fragment);
         return;
     }
+    if (update && m->version && engine_member(e, s)) /* it asks for the next update when it has the one before */
+        round_note_have(&e->ledger.round, s->member, m->fragment, m->version - 1);
     if (update && !later && engine_snapshot_renews(e, s)) return;
     download_add(&s->download, m, size);
     if (update) leave_out_own(s, m->fragment, m->version);

@@ -28,8 +28,11 @@ static enum status remind(struct engine *e, struct session *s, struct err *err)
     return STATUS_OK;
 }
 
-static void note_download(const struct engine *e, struct session *s)
+static void note_download(struct engine *e, struct session *s)
 {
+    struct round *r = &e->ledger.round;
+    for (uint32_t f = 0; engine_member(e, s) && f < s->last.n_fragments && f < r->p.n_fragments; f++)
+        round_note_have(r, s->member, f, s->last.versions[f]);
     uint64_t total = s->last.expected;
     transfer_note(&s->down, s->last.received < total ? s->last.received : total, total, e->now_us);
     if (!s->down_from_us || admission_lacks_update(e, s)) return;

@@ -70,6 +70,7 @@ static enum status close_one(struct engine *e, const struct round_close *close, 
     if (close->late) emit_late(e, close);
     TRY(ledger_close(l, close, &clock, err));
     assert(l->round.versions[close->fragment] == version + 1);
+    round_note_update(&l->round, close->fragment, e->now_us);
     e->rate.updates++;
     e->updated_us = e->now_us;
     if (config_syncs_updates(&e->config)) TRY(journal_sync(&l->journal, err));

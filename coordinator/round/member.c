@@ -18,6 +18,7 @@ static void member_destroy(struct member *m)
     if (!m) return;
     mem_free(m->merged);
     mem_free(m->merged_in);
+    mem_free(m->have);
     mem_free(m->last);
     mem_free(m->work.versions);
     mem_free(m->work.parts);
@@ -38,10 +39,11 @@ static struct member *member_create(uint32_t n_fragments)
     m->n_fragments = n_fragments;
     m->merged = mem_alloc(n_fragments, sizeof *m->merged);
     m->merged_in = mem_alloc(n_fragments, sizeof *m->merged_in);
+    m->have = mem_alloc(n_fragments, sizeof *m->have);
     m->last = mem_alloc(n_fragments, sizeof *m->last);
     m->work.versions = mem_alloc(n_fragments, sizeof *m->work.versions);
     m->work.parts = mem_alloc(n_fragments, sizeof *m->work.parts);
-    if (m->merged && m->merged_in && m->last && m->work.versions && m->work.parts) return m;
+    if (m->merged && m->merged_in && m->have && m->last && m->work.versions && m->work.parts) return m;
     member_destroy(m);
     return NULL;
 }
@@ -80,11 +82,13 @@ void member_replace(struct member *m, const uint8_t uuid[WIRE_UUID], const char 
     struct member fresh = {.id = m->id, .n_fragments = m->n_fragments, .active = true, .next_round = m->next_round};
     fresh.merged = m->merged;
     fresh.merged_in = m->merged_in;
+    fresh.have = m->have;
     fresh.last = m->last;
     fresh.work.versions = m->work.versions;
     fresh.work.parts = m->work.parts;
     for (uint32_t f = 0; f < m->n_fragments; f++) {
         assert(!m->merged[f] && !m->merged_in[f]);
+        m->have[f] = 0;
         m->last[f] = (struct gate_sample){0};
         m->work.versions[f] = 0;
         m->work.parts[f] = (struct part){0};
@@ -155,19 +159,21 @@ enum { SPEEDS_LEAST = 3 };
 
 static const double speed_window_s = 10;
 
-void member_speed_add(struct member_speed *s, double all_s, uint32_t steps)
+void member_speed_add(struct member_speed *s, const struct member_times *times, uint32_t steps)
 {
-    double latest[MEMBER_SPEEDS], covered_s = 0;
+    double step[MEMBER_SPEEDS], down[MEMBER_SPEEDS], up[MEMBER_SPEEDS], covered_s = 0;
     uint32_t n = 0;
-    assert(s->next < MEMBER_SPEEDS && s->n <= MEMBER_SPEEDS && all_s >= 0 && steps > 0);
-    s->at[s->next].step_s = all_s / steps;
-    s->at[s->next].all_s = all_s;
+    assert(s->next < MEMBER_SPEEDS && s->n <= MEMBER_SPEEDS && times->step_s >= 0 && steps > 0);
+    s->at[s->next].times = *times;
+    s->at[s->next].all_s = times->step_s * steps;
     s->next = (s->next + 1) % MEMBER_SPEEDS;
     if (s->n < MEMBER_SPEEDS) s->n++;
-    while (n < s->n && (n < SPEEDS_LEAST || covered_s < speed_window_s)) {
+    for (; n < s->n && (n < SPEEDS_LEAST || covered_s < speed_window_s); n++) {
         uint32_t i = (s->next + MEMBER_SPEEDS - 1 - n) % MEMBER_SPEEDS;
         covered_s += s->at[i].all_s;
-        latest[n++] = s->at[i].step_s;
+        step[n] = s->at[i].times.step_s;
+        down[n] = s->at[i].times.down_s;
+        up[n] = s->at[i].times.up_s;
     }
-    s->step_s = median_of(latest, n);
+    s->usual = (struct member_times){median_of(step, n), median_of(down, n), median_of(up, n)};
 }

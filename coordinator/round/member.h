@@ -56,13 +56,21 @@ struct assignment {
 
 enum { MEMBER_SPEEDS = 64 };
 
+/* Seconds of an assignment. */
+struct member_times {
+    double step_s; /* of one inner step; 0: unknown */
+    /* async: from the beginning to the first OFFER, beside the steps; from there to the last part */
+    double down_s, up_s;
+};
+
 /* The latest measured assignments of a member (round_note_delivery). */
 struct member_speed {
     struct {
-        double step_s, all_s; /* seconds of one inner step, and of all of them */
-    } at[MEMBER_SPEEDS];      /* ring */
+        struct member_times times;
+        double all_s;    /* of all steps */
+    } at[MEMBER_SPEEDS]; /* ring */
     uint32_t n, next;
-    double step_s; /* the median of the latest that took 10 s together, at least of three; 0: none */
+    struct member_times usual; /* medians of the latest that took 10 s together, at least of three */
 };
 
 struct member {
@@ -75,6 +83,7 @@ struct member {
     uint64_t next_round;      /* last round assigned + 1 */
     uint64_t *merged;         /* [n_fragments] last round merged + 1; 0: none */
     uint64_t *merged_in;      /* [n_fragments] the version that merged it */
+    uint64_t *have;           /* [n_fragments] volatile: the version that its worker holds + 1; 0: unknown */
     struct gate_sample *last; /* [n_fragments] async: its last merged delta */
     struct assignment work;
     uint64_t tokens, steps, compute_us; /* merged so far */
@@ -132,8 +141,8 @@ const struct part *member_first_held(const struct member *m);
 struct member *member_next(const struct member_table *t, const struct member *m);
 /* A loop over all members, by id; m: the name of its variable. */
 #define for_each_member(table, m) for (struct member *m = member_next((table), NULL); m; m = member_next((table), m))
-/* Adds an assignment of `steps` inner steps that took all_s seconds, and computes step_s. One assignment with an outage
- * does not change it, and short ones on a busy machine scatter less together. */
-void member_speed_add(struct member_speed *s, double all_s, uint32_t steps);
+/* Adds an assignment of `steps` inner steps, and computes the medians. One assignment with an outage does not change
+ * them, and short ones on a busy machine scatter less together. */
+void member_speed_add(struct member_speed *s, const struct member_times *times, uint32_t steps);
 
 #endif

@@ -1,24 +1,27 @@
 /* The async policy (Liu et al., 2401.09135): no worker waits for a slow or lost one.
  *
+ * - Each member works on its own rounds, and takes fewer steps than a faster one.
  * - Deltas that arrive within a grace window (outer.grace) are one outer step; without a window each delta is one.
+ * - outer.grace auto: the members deliver together, in a beat (coordinator/round/beat.h). Outer steps come no faster
+ *   than links take them, so none drowns in updates.
  * - The first deltas wait until three workers have delivered, if so many train, but at most a minute: one alone cannot
  *   be compared.
- * - Each member works on its own rounds.
  * - The run's budget is max_steps x min_workers inner steps. Refused or lost work returns to the budget, so all of it
  *   is merged in the end.
  * - The learning rate follows the work of all members. An assignment starts at step (steps handed out) / min_workers
- *   and advances by (active members) / min_workers per inner step. */
+ *   and advances by what all members do meanwhile. */
 #include <assert.h>
+#include <math.h>
 
 #include "common/base/minmax.h"
+#include "coordinator/round/beat.h"
 #include "coordinator/round/policy.h"
 
-enum { STEPS_MIN = 5 }; /* the least that DyLU assigns, unless H is smaller or fewer steps are left */
-
 static const uint64_t others_us = 60000000; /* the time that the first delta waits for those of other workers */
-static const double equal = 0.1;            /* speeds that differ by less count as equal */
-static const double meet_least = 0.5;       /* meet_others: least share of the steps */
-static const double scatter_share = 0.1, soon_share = 0.25, slack_share = 0.5; /* closes_us */
+/* outer.grace auto, shares of the usual time from an assignment to its delivery (closes_us). */
+static const double early_share = 0.9, late_share = 1.5, first_share = 2; /* after the last update */
+static const double scatter_share = 0.1, soon_share = 0.5;
+static const double equal = 0.1; /* speeds that differ by less count as equal */
 
 static uint16_t async_judge(const struct round *r, const struct member *m, const struct round_offer *offer,
                             const char **reason_p)
@@ -33,21 +36,47 @@ static uint16_t async_judge(const struct round *r, const struct member *m, const
     return REJECT_STALE;
 }
 
+/* outer.grace: auto */
+static bool is_auto(const struct round *r)
+{
+    return r->p.grace_us == UINT64_MAX;
+}
+
 /* The deltas of a fragment that wait for others. */
 struct group {
-    uint32_t held, waited;   /* delivered parts; members that have an assignment and did not deliver theirs */
+    uint32_t held, coming;   /* delivered parts; members that have an assignment and deliver theirs later */
     uint64_t from_us;        /* delivery of the first part */
     const struct member *by; /* its worker */
 };
+
+static uint64_t budget(const struct round *r)
+{
+    return (uint64_t)r->p.max_steps * r->p.min_workers;
+}
+
+/* Inner steps that no assignment has. */
+static uint64_t unassigned(const struct round *r)
+{
+    uint64_t handed_out = r->steps_committed + r->steps_outstanding;
+    return handed_out < budget(r) ? budget(r) - handed_out : 0;
+}
+
+/* The member will deliver a part of this fragment; outer.grace auto: also of its next assignment. */
+static bool comes(const struct round *r, const struct member *m, uint32_t fragment)
+{
+    if (!m->active) return false;
+    bool next = is_auto(r) && unassigned(r) > 0;
+    if (!m->work.open) return next && (m->ready || m->in_step);
+    return member_has(m, fragment, PART_WAITED) || (next && member_has(m, fragment, PART_MERGED));
+}
 
 static struct group group_of(const struct round *r, uint32_t fragment)
 {
     struct group g = {.from_us = UINT64_MAX};
     for_each_member(&r->members, m) {
-        if (!m->work.open) continue;
+        g.coming += comes(r, m, fragment);
+        if (!member_has(m, fragment, PART_HELD)) continue;
         const struct part *part = &m->work.parts[fragment];
-        g.waited += m->active && part->state == PART_WAITED;
-        if (part->state != PART_HELD) continue;
         g.held++;
         if (part->held_us >= g.from_us) continue;
         g.from_us = part->held_us;
@@ -56,53 +85,51 @@ static struct group group_of(const struct round *r, uint32_t fragment)
     return g;
 }
 
-/* Of the active members; 0: unknown. */
-static double fastest_step_s(const struct round *r)
+/* When the last of the members that are expected within half of the usual time after from_us should have arrived.
+ * Arrivals scatter, so a tenth is added. */
+static double last_expected_us(const struct round *r, uint32_t fragment, double from_us, double usual_us)
 {
-    double least = 0;
-    for_each_member(&r->members, m) {
-        double step_s = m->speed.step_s;
-        if (m->active && step_s > 0 && (least == 0 || step_s < least)) least = step_s;
-    }
-    return least;
-}
-
-/* outer.grace: auto. When the member's part is expected; its transfer takes as long as the first one of the group. */
-static double expected_us(const struct round *r, const struct group *g, const struct member *m, double unknown)
-{
-    if (!g->by->offered_us || g->by->offered_us > g->from_us) return unknown;
-    double transfer = (double)(g->from_us - g->by->offered_us);
-    if (m->assigned_us == MEMBER_ASSIGNED_EARLIER || !m->assigned_us) return unknown;
-    if (m->offered_us) return (double)m->offered_us + transfer;
-    if (!(m->speed.step_s > 0)) return unknown;
-    return round_offers_us(r, m, round_begins_us(r, m, 0), m->work.steps) + transfer;
-}
-
-/* When the group closes. Members that are expected soon are waited for, so that all make one outer step:
- * - soon: within a quarter of the usual time from assignment to delivery, or, with overlap, within half of the time
- *   before the fastest worker needs the update; the other half is left for transfers (Decoupled DiLoCo, 2604.21428,
- *   waits within the same slack);
- * - and a tenth of the usual time longer, because arrivals scatter, but in all no longer than that quarter or half. */
-static uint64_t closes_us(const struct round *r, const struct group *g, uint32_t fragment)
-{
-    double from = (double)g->from_us, at = from;
-    if (!g->waited) return g->from_us;
-    if (r->p.grace_us != UINT64_MAX) return g->from_us + r->p.grace_us;
-    bool known = g->by->assigned_us && g->by->assigned_us < g->from_us;
-    struct deadline_limit usual =
-        deadline_of(&r->durations, 0, 0, UINT64_MAX / 2, known ? g->from_us - g->by->assigned_us : 0);
-    double scatter = scatter_share * (double)usual.limit_us, soon = soon_share * (double)usual.limit_us;
-    double slack = slack_share * r->p.overlap * 1e6 * fastest_step_s(r);
-    if (slack > soon) soon = slack;
+    double at = from_us, end = from_us + soon_share * usual_us;
     for_each_member(&r->members, m) {
         if (!m->active || !member_has(m, fragment, PART_WAITED)) continue;
-        double expected = expected_us(r, g, m, from + soon);
-        if (expected < from && expected + (double)usual.limit_us > from) expected = from; /* overdue */
-        if (expected < from || expected > from + soon) continue;
-        double until = expected + scatter < from + soon ? expected + scatter : from + soon;
-        if (until > at) at = until;
+        double expected = round_expected_us(r, m);
+        if (isnan(expected)) expected = end;
+        if (expected < from_us && expected + usual_us > from_us) expected = from_us; /* overdue */
+        if (expected < from_us || expected > end) continue;
+        at = fmax(at, fmin(expected + scatter_share * usual_us, end));
     }
-    return (uint64_t)at;
+    return at;
+}
+
+/* How long after the last update the fragment waits for members in any case, as a share of the usual time:
+ * - for one that downloads the last update. One that lacks more is not waited for: it would slow all others down;
+ * - for the first delta of a member: nothing is known of it. */
+static double waits_share(const struct round *r, uint32_t fragment, double updated_us)
+{
+    double share = 0;
+    for_each_member(&r->members, m) {
+        if (!m->active) continue;
+        bool is_new = member_has(m, fragment, PART_WAITED) && !(m->speed.usual.step_s > 0) &&
+                      m->assigned_us != MEMBER_ASSIGNED_EARLIER && (double)m->assigned_us >= updated_us;
+        if (m->have[fragment] && m->have[fragment] == r->versions[fragment]) share = fmax(share, late_share);
+        if (is_new) share = fmax(share, first_share);
+    }
+    return share;
+}
+
+/* When the group closes. With outer.grace auto deltas that arrive soon after the last update wait for the others: an
+ * update for them alone would cost each worker another download. */
+static uint64_t closes_us(const struct round *r, const struct group *g, uint32_t fragment)
+{
+    if (!g->coming) return g->from_us;
+    if (!is_auto(r)) return g->from_us + r->p.grace_us;
+    bool known = g->by->assigned_us && g->by->assigned_us < g->from_us;
+    double first = known ? (double)(g->from_us - g->by->assigned_us) : 0;
+    double usual = (double)deadline_of(&r->durations, 0, 0, UINT64_MAX / 2, (uint64_t)first).limit_us;
+    double updated = r->updated_us[fragment] ? (double)r->updated_us[fragment] : (double)g->from_us - first;
+    double from = fmax((double)g->from_us, updated + early_share * usual);
+    double waits = updated + waits_share(r, fragment, updated) * usual;
+    return (uint64_t)fmax(waits, last_expected_us(r, fragment, from, usual));
 }
 
 /* Fewer than three workers have delivered, and the first delta of another one is on its way. */
@@ -150,76 +177,86 @@ static uint64_t async_deadline(const struct round *r)
     return at;
 }
 
-static uint64_t budget(const struct round *r)
-{
-    return (uint64_t)r->p.max_steps * r->p.min_workers;
-}
-
 static bool async_over(const struct round *r)
 {
     return r->steps_committed >= budget(r);
 }
 
-/* Members that deliver at different times would stay apart for ever, and each delta would be an outer step of its own.
- * So a member takes fewer steps, at least half, to deliver together with the last of the others that deliver meanwhile.
- * A tenth of its time is no reason: the grace window bridges it. */
-static uint32_t meet_others(const struct round *r, const struct member *m, uint64_t now_us, uint32_t steps,
-                            uint32_t least)
+/* With outer.grace of its own, H_i = H v_i / v_max with the speed v = 1 / step_s (DyLU). */
+static uint32_t by_speed(const struct round *r, const struct member *m, uint32_t least)
 {
-    double start = round_begins_us(r, m, now_us), alone = round_offers_us(r, m, start, steps) - start, meet = 0;
-    if (!r->p.grace_us) return steps; /* each delta is an outer step anyway */
+    double fastest = m->speed.usual.step_s, h = r->p.sync_every;
     for_each_member(&r->members, other) {
-        bool known = other != m && other->active && other->work.open && other->assigned_us &&
-                     other->assigned_us != MEMBER_ASSIGNED_EARLIER && other->speed.step_s > 0;
-        if (!known) continue;
-        double end = round_offers_us(r, other, round_begins_us(r, other, now_us), other->work.steps);
-        double share = (end - start) / alone;
-        if (share >= meet_least && share < 1 - equal && share > meet) meet = share;
+        double step_s = other->speed.usual.step_s;
+        if (other->active && step_s > 0) fastest = fmin(fastest, step_s);
     }
-    assert(meet >= 0); /* also if alone is 0: comparisons with infinity and NaN fail above */
-    uint32_t met = meet > 0 ? (uint32_t)(meet * steps + 0.5) : steps;
-    return met < least ? least : met;
+    double steps = fastest > 0 ? h * (fastest / m->speed.usual.step_s) : h;
+    return steps >= (1 - equal) * h ? r->p.sync_every : (uint32_t)fmax(steps, least);
 }
 
-/* H_i = max(min(5, H), floor(H v_i / v_max)) with speed v = 1 / step_s, so that all members finish at about the same
- * time.
- *
- * - The speed is measured (struct member_speed); a worker's own figure is not used.
- * - It includes the download of the update. With a time c per assignment, t per step and H_i = x H, the next x is
- *   (t + c/H) / (t + c/(x H)). Its only fixed point for equal members is x = 1, and each step goes towards it.
- * - Members within 10 % of the fastest count as equal, because measured times scatter. */
-static uint32_t steps_for(const struct round *r, const struct member *m, uint64_t now_us)
+/* Another member can deliver before the run ends. */
+static bool others_finish(const struct round *r, const struct member *m, double beats)
 {
-    double own = m->speed.step_s;
-    if (!r->p.dynamic || !(own > 0)) return r->p.sync_every;
-    double steps = (double)r->p.sync_every * (fastest_step_s(r) / own);
-    if (steps >= (1 - equal) * r->p.sync_every) steps = r->p.sync_every;
-    uint32_t least = r->p.sync_every < STEPS_MIN ? r->p.sync_every : STEPS_MIN;
-    return meet_others(r, m, now_us, steps < least ? least : (uint32_t)steps, least);
+    for_each_member(&r->members, other) {
+        double every;
+        if (other == m || !other->active || !(other->speed.usual.step_s > 0)) continue;
+        (void)beat_steps(r, other, r->beat_s, &every);
+        if (every <= beats && (other->work.open || other->ready || other->in_step)) return true;
+    }
+    return false;
+}
+
+struct share {
+    uint32_t steps;
+    double rate; /* steps of the learning rate's schedule per step: all members work meanwhile */
+};
+
+/* train.dynamic_steps: what the member can do in a beat, or H if all are alike. The last beats share what is left, so
+ * that none works alone in the end. Steps 0: the run ends before the member could deliver. */
+static struct share share_of(const struct round *r, const struct member *m)
+{
+    uint32_t h = r->p.sync_every, least = h < BEAT_STEPS_LEAST ? h : BEAT_STEPS_LEAST;
+    double active = member_count_active(&r->members), rate = active / r->p.min_workers, every;
+    if (r->p.dynamic && !is_auto(r)) return (struct share){by_speed(r, m, least), rate};
+    if (!r->p.dynamic || !(r->beat_s > 0) || !(m->speed.usual.step_s > 0)) return (struct share){h, rate};
+    double left = (double)(budget(r) - r->steps_committed) / (active * h), beats = fmax(1, floor(left + 0.5));
+    double steps = fmax(least, beat_steps(r, m, r->beat_s, &every));
+    if (every > beats && others_finish(r, m, beats)) return (struct share){0, rate};
+    return (struct share){(uint32_t)ceil(fmax(least, steps * left / beats) - 0.01), rate * every * h / steps};
+}
+
+/* outer.grace: auto. The member lacks two updates or more: it catches up first. */
+static bool lags(const struct round *r, const struct member *m)
+{
+    bool any = false;
+    for (uint32_t f = 0; f < r->p.n_fragments; f++) any = any || (m->have[f] && m->have[f] < r->versions[f]);
+    return any && is_auto(r);
 }
 
 /* Plans one assignment at a time, because the caller journals each before it plans the next. */
 static enum status async_plan(const struct round *r, uint64_t now_us, struct round_open *open)
 {
-    uint64_t handed_out = r->steps_committed + r->steps_outstanding, left = budget(r) - handed_out;
+    uint64_t handed_out = r->steps_committed + r->steps_outstanding, left = unassigned(r);
     uint32_t ready = 0;
+    (void)now_us;
     for_each_member(&r->members, m) ready += m->ready;
-    if (handed_out >= budget(r) || (!handed_out && ready < r->p.min_workers)) return STATUS_OK;
+    if (!left || (!handed_out && ready < r->p.min_workers)) return STATUS_OK;
     for_each_member(&r->members, m) {
-        /* With overlap a worker is still training when its delta is merged: its next work must be there in time. */
-        bool ahead = r->p.overlap && m->in_step;
-        if (!m->active || m->work.open || (!m->ready && !ahead)) continue;
-        uint32_t steps = steps_for(r, m, now_us);
-        if (steps > left) steps = (uint32_t)left;
-        assert(steps > 0 && steps <= r->p.sync_every);
+        /* The next work of a worker whose delta was merged is there in time: it may still be training (train.overlap).
+         */
+        bool ahead = m->in_step && (r->p.overlap || is_auto(r));
+        if (!m->active || m->work.open || (!m->ready && !ahead) || lags(r, m)) continue;
+        struct share share = share_of(r, m);
+        if (!share.steps) continue;
+        if (share.steps > left) share.steps = (uint32_t)left;
         struct round_grant *grant = &open->grants[0];
         *grant = (struct round_grant){.id = m->id,
                                       .round = m->next_round,
-                                      .steps = steps,
+                                      .steps = share.steps,
                                       .step0 = (double)handed_out / r->p.min_workers,
-                                      .step_rate = (double)member_count_active(&r->members) / r->p.min_workers};
+                                      .step_rate = share.rate};
         struct lease_plan plan = lease_plan_start(&r->leases);
-        TRY(lease_plan_take(&plan, steps * r->p.step_samples, grant->ranges, &grant->n_ranges));
+        TRY(lease_plan_take(&plan, share.steps * r->p.step_samples, grant->ranges, &grant->n_ranges));
         open->n = 1;
         return STATUS_OK;
     }

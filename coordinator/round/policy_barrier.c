@@ -145,7 +145,7 @@ static void share_steps(const struct round *r, struct round_grant *grants, uint3
     uint32_t known = 0, steps = grants[0].steps;
     uint64_t left = (uint64_t)n * steps;
     for (uint32_t i = 0; i < n; i++) {
-        double step_s = member_by_id(&r->members, grants[i].id)->speed.step_s;
+        double step_s = member_by_id(&r->members, grants[i].id)->speed.usual.step_s;
         if (!(step_s > 0)) continue;
         if (!known || 1 / step_s < slowest) slowest = 1 / step_s;
         if (1 / step_s > fastest) fastest = 1 / step_s;
@@ -154,7 +154,7 @@ static void share_steps(const struct round *r, struct round_grant *grants, uint3
     }
     if (!known || slowest >= (1 - equal) * fastest) return;
     for (uint32_t i = 0; i < n; i++) {
-        double step_s = member_by_id(&r->members, grants[i].id)->speed.step_s;
+        double step_s = member_by_id(&r->members, grants[i].id)->speed.usual.step_s;
         double share = step_s > 0 ? steps / step_s / (sum / known) : steps;
         uint64_t most = left - (n - 1 - i); /* one step for each member behind it */
         if (most > (uint64_t)STEPS_MOST * steps) most = (uint64_t)STEPS_MOST * steps;

@@ -84,6 +84,8 @@ struct round {
 
     /* Not journaled: times of this process. */
     uint64_t opened_us, quorum_us[LAYOUT_FRAGMENTS_MAX]; /* 0: not yet */
+    uint64_t updated_us[LAYOUT_FRAGMENTS_MAX];           /* the last update; 0: none */
+    double beat_s;                                       /* async (coordinator/round/beat.h); 0: unknown */
     bool resumed;              /* the open round comes from the journal: its opening time is unknown */
     uint64_t idle_us;          /* a member has been ready since then and no work is open; 0: not idle */
     struct deadline arrivals;  /* from opening to delivery */
@@ -195,14 +197,15 @@ void round_note_open(struct round *r, uint64_t now_us);
 void round_note_resume(struct round *r, uint64_t now_us);
 /* The member offers a part of its open assignment. */
 void round_note_offer(struct round *r, const struct member *m, uint64_t now_us);
-/* When the member's worker begins its assignment, or would begin one that it gets now. With overlap it first trains the
- * steps after its last sync point. The assignment is from this process. */
-double round_begins_us(const struct round *r, const struct member *m, uint64_t now_us);
-/* When it then offers the delta of `steps` steps, by its measured speed. */
-double round_offers_us(const struct round *r, const struct member *m, double begins_us, uint32_t steps);
+/* async: when the last part of the member's open assignment is expected; NaN: unknown. */
+double round_expected_us(const struct round *r, const struct member *m);
 /* A part is held. The last one measures the member's speed: an offer alone proves no work. */
 void round_note_delivery(struct round *r, const struct member *m, uint32_t fragment, uint64_t now_us);
 void round_note_close(struct round *r, uint64_t now_us);
+/* An update of the fragment was published. */
+void round_note_update(struct round *r, uint32_t fragment, uint64_t now_us);
+/* The member's worker holds this version of the fragment, or a later one. */
+void round_note_have(struct round *r, uint32_t id, uint32_t fragment, uint64_t version);
 /* Moves all noted times gap_us later: the coordinator read no messages during that gap. */
 void round_note_pause(struct round *r, uint64_t gap_us);
 /* Updates idle_us; the caller calls it after every change. */

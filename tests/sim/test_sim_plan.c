@@ -11,7 +11,7 @@ enum { SETTINGS = 16, SAVE_US = 70000, SHORT = 48, LONG = 144 /* inner steps of 
 struct scenario {
     const char *name;
     int workers;
-    uint64_t latency_us, rate, step_us; /* rate: bytes/s */
+    uint64_t latency_us, rate, step_us; /* rate: bytes/s, of the fastest link */
     uint32_t scale;
     const char *settings[SETTINGS];
 };
@@ -38,6 +38,37 @@ static const struct scenario scenarios[] = {
 };
 enum { N = sizeof scenarios / sizeof *scenarios };
 
+/* The steps of the workers follow their links, so these runs are compared as a whole. */
+static const struct scenario unequal[] = {
+    {"unequal links", 4, 25000, 100000, 50000, 100, {"train.method=async", "train.sync_every=8"}},
+    {"unequal links, overlap",
+     4,
+     25000,
+     100000,
+     50000,
+     100,
+     {"train.method=async", "train.sync_every=8", "train.overlap=3"}},
+    {"unequal links, one fragment",
+     3,
+     25000,
+     100000,
+     50000,
+     100,
+     {"train.method=async", "train.sync_every=8", "train.fragments=1"}},
+};
+enum { N_UNEQUAL = sizeof unequal / sizeof *unequal };
+
+static bool is_unequal(const struct scenario *s)
+{
+    return s >= unequal && s < unequal + N_UNEQUAL;
+}
+
+/* Of worker i: of the scenarios "unequal" the slowest has a third of the fastest one's rate. */
+static uint64_t rate_of(const struct scenario *s, int i)
+{
+    return is_unequal(s) ? s->rate - s->rate * 2 / 3 * (uint64_t)i / (uint64_t)(s->workers - 1) : s->rate;
+}
+
 /* Time at which the simulated cluster has merged all work, of a run of `steps` steps; *config_p: its configuration. */
 static double simulated_s(const struct scenario *s, uint32_t steps, struct config *config_p, struct plan_costs *costs)
 {
@@ -57,7 +88,7 @@ static double simulated_s(const struct scenario *s, uint32_t steps, struct confi
         .seed = 3, .n_workers = s->workers, .config = settings, .scale = s->scale, .train_samples = 4096};
     struct sim_cluster *c = sim_rig_cluster(&setup);
     for (int i = 0; i < s->workers; i++) {
-        *sim_net_link(c->net, i) = (struct sim_net_link){.latency_us = s->latency_us, .rate = s->rate};
+        *sim_net_link(c->net, i) = (struct sim_net_link){.latency_us = s->latency_us, .rate = rate_of(s, i)};
         c->workers[i].step_us = s->step_us;
         c->workers[i].eval_us = 1000;
         c->workers[i].disk.save_us = SAVE_US;
@@ -88,6 +119,33 @@ static void only_steps(struct plan_costs *costs, const struct scenario *s)
     }
 }
 
+static struct plan_setup setup_of(const struct scenario *s, const struct config *config, struct plan_costs *costs,
+                                  struct link_spec *links)
+{
+    only_steps(costs, s);
+    for (int i = 0; i < s->workers; i++)
+        links[i] = (struct link_spec){.up_mbit = (double)rate_of(s, i) * 8e-6,
+                                      .down_mbit = (double)rate_of(s, i) * 8e-6,
+                                      .delay_ms = (double)s->latency_us * 1e-3};
+    return (struct plan_setup){config, costs, links, (uint32_t)s->workers, NULL};
+}
+
+static void test_unequal(void **state)
+{
+    const struct scenario *s = *state;
+    struct config config;
+    static struct plan_costs costs;
+    struct err err = {0};
+    struct link_spec links[4];
+    double real_s = simulated_s(s, LONG, &config, &costs);
+    struct plan_setup setup = setup_of(s, &config, &costs, links);
+    struct plan_run all;
+    assert_int_equal(plan_run_make(&all, &setup, 1000, &err), STATUS_OK);
+    printf("%-26s simulated %.2f s, planned %.2f\n", s->name, real_s, all.seconds);
+    assert_true(all.seconds > 0.95 * real_s && all.seconds < 1.05 * real_s);
+    mem_free(all.ends_s);
+}
+
 static void test_agrees(void **state)
 {
     const struct scenario *s = *state;
@@ -95,13 +153,8 @@ static void test_agrees(void **state)
     static struct plan_costs costs;
     struct err err = {0};
     double few = simulated_s(s, SHORT, &config, &costs), many = simulated_s(s, LONG, &config, &costs);
-    only_steps(&costs, s);
     struct link_spec links[4];
-    for (int i = 0; i < s->workers; i++)
-        links[i] = (struct link_spec){.up_mbit = (double)s->rate * 8e-6,
-                                      .down_mbit = (double)s->rate * 8e-6,
-                                      .delay_ms = (double)s->latency_us * 1e-3};
-    struct plan_setup setup = {&config, &costs, links, (uint32_t)s->workers};
+    struct plan_setup setup = setup_of(s, &config, &costs, links);
     struct plan_run all, some;
     double *ends_s;
     assert_int_equal(plan_run_make(&all, &setup, 1000, NULL, &err), STATUS_OK);
@@ -133,7 +186,7 @@ static void test_refused_deltas(void **state)
         struct link_spec links[4];
         for (int i = 0; i < 4; i++) links[i] = (struct link_spec){.up_mbit = 0.01 * (k + i * k % 7), .delay_ms = 7};
         config.train.max_steps = (uint32_t)(100 + k);
-        struct plan_setup setup = {&config, &costs, links, 4};
+        struct plan_setup setup = {&config, &costs, links, 4, NULL};
         struct plan_run run;
         double *ends_s;
         struct err err = {0};
@@ -146,9 +199,11 @@ static void test_refused_deltas(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[N + 1];
+    struct CMUnitTest tests[N + N_UNEQUAL + 1];
     for (size_t i = 0; i < N; i++)
         tests[i] = (struct CMUnitTest){scenarios[i].name, test_agrees, NULL, NULL, (void *)&scenarios[i]};
-    tests[N] = (struct CMUnitTest)cmocka_unit_test(test_refused_deltas);
-    return _cmocka_run_group_tests("plan", tests, N + 1, NULL, NULL);
+    for (size_t i = 0; i < N_UNEQUAL; i++)
+        tests[N + i] = (struct CMUnitTest){unequal[i].name, test_unequal, NULL, NULL, (void *)&unequal[i]};
+    tests[N + N_UNEQUAL] = (struct CMUnitTest)cmocka_unit_test(test_refused_deltas);
+    return _cmocka_run_group_tests("plan", tests, N + N_UNEQUAL + 1, NULL, NULL);
 }

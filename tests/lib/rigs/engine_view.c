@@ -55,6 +55,11 @@ const char *engine_member_name(const struct engine *e, uint32_t id)
     return id < engine_members(e) ? e->ledger.round.members.members[id]->name : NULL;
 }
 
+uint64_t engine_member_have(const struct engine *engine, uint32_t id, uint32_t fragment)
+{
+    return member_by_id(&engine->ledger.round.members, id)->have[fragment];
+}
+
 uint64_t engine_samples_committed(const struct engine *e)
 {
     return e->ledger.round.leases.committed;

@@ -18,6 +18,8 @@ enum status engine_check(const struct engine *engine, struct err *err) MUST_CHEC
 uint32_t engine_members(const struct engine *engine); /* places given so far */
 /* The name of the worker that has this place, or had it last; NULL: the place was never given. */
 const char *engine_member_name(const struct engine *engine, uint32_t id);
+/* The version that the worker at this place is known to hold, + 1; 0: none is known. */
+uint64_t engine_member_have(const struct engine *engine, uint32_t id, uint32_t fragment);
 uint64_t engine_samples_committed(const struct engine *engine);
 
 #endif

@@ -84,6 +84,12 @@ enum round_verdict round_rig_judge(const struct round *r, uint32_t id, const str
     return round_judge(r, r->members.members[id], offer, code, &reason);
 }
 
+void round_rig_speed(struct round *r, uint32_t id, double step_s, uint32_t steps)
+{
+    const struct member_times times = {.step_s = step_s};
+    member_speed_add(&r->members.members[id]->speed, &times, steps);
+}
+
 void round_rig_deliver(struct round *r, uint32_t id, uint32_t fragment, uint64_t now)
 {
     struct round_offer offer = round_rig_offer(r, id, fragment);
@@ -108,6 +114,7 @@ int round_rig_merge(struct round *r, uint64_t now, struct round_close *last)
         assert_int_equal(round_fold_update(r, close.fragment, r->versions[close.fragment] + 1, named, close.n),
                          STATUS_OK);
         assert_int_equal(lease_check(&r->leases), STATUS_OK);
+        round_note_update(r, close.fragment, now);
         *last = close;
         n++;
     }

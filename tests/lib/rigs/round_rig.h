@@ -19,6 +19,8 @@ void round_rig_ready(struct round *r, uint32_t first, uint32_t last);
 uint32_t round_rig_plan(struct round *r, uint64_t now, struct round_open *open);
 /* Plan and open a round; fails the test unless it has `expect` assignments. */
 void round_rig_begin(struct round *r, uint64_t now, uint32_t expect);
+/* A measured assignment of `steps` inner steps without transfers. */
+void round_rig_speed(struct round *r, uint32_t id, double step_s, uint32_t steps);
 /* Start a round of two fragments with three workers. */
 void round_rig_at_work(struct round *r);
 

@@ -454,7 +454,7 @@ TEST(test_steps_follow_speed_with_a_barrier)
         round_rig_open(&r, settings, 1);
         round_rig_ready(&r, 0, 2);
         for (uint32_t i = 0; i < 3; i++)
-            if (step_s[c][i] > 0) member_speed_add(&r.members.members[i]->speed, step_s[c][i], 1);
+            if (step_s[c][i] > 0) round_rig_speed(&r, i, step_s[c][i], 1);
         round_rig_begin(&r, 0, 3);
         for (uint32_t i = 0; i < 3; i++) {
             const struct assignment *work = &r.members.members[i]->work;
@@ -477,7 +477,7 @@ TEST(test_short_rounds_come_first)
     round_rig_open(&r, settings, 1);
     assert_int_equal(round_total(&r), 5);
     round_rig_ready(&r, 0, 2);
-    for (uint32_t i = 0; i < 3; i++) member_speed_add(&r.members.members[i]->speed, i + 1, 1);
+    for (uint32_t i = 0; i < 3; i++) round_rig_speed(&r, i, i + 1, 1);
     for (uint64_t round = 0; round < 5; round++) {
         uint64_t at = 1000 * round, sum = 0;
         round_rig_begin(&r, at, 3);

@@ -94,6 +94,28 @@ TEST(test_means_name_their_own_codec)
     rig_layout_flags = 0;
 }
 
+/* A worker's heartbeat says which versions it holds, and so does its GET of the version after. */
+TEST(test_versions_of_workers_are_known)
+{
+    const char *settings[] = {"train.method=async", "outer.grace=0", "train.fragments=1", NULL};
+    uint8_t object[8192];
+    rig_open_with(&rig, settings, 1, true);
+    assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
+    assert_int_equal(engine_version(rig.engine, 0), 1);
+    assert_true(rig_get(&rig, 0, OBJECT_UPDATE, 0, 1, object, sizeof object) > 0);
+    assert_int_equal(engine_member_have(rig.engine, 0, 0), 1);
+    assert_int_equal(rig_get(&rig, 0, OBJECT_UPDATE, 0, 2, object, sizeof object), 0);
+    assert_int_equal(engine_member_have(rig.engine, 0, 0), 2);
+    rig_catch_up(&rig, 0);
+    rig_beat(&rig, 0, WORKER_READY);
+    rig_assigned(&rig, 0);
+    assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
+    rig_catch_up(&rig, 0);
+    rig_beat(&rig, 0, WORKER_READY);
+    assert_int_equal(engine_member_have(rig.engine, 0, 0), 3);
+    rig_close(&rig);
+}
+
 /* Every reason to refuse a delta: the round continues without it, and other workers get its samples. */
 TEST(test_refused_delta_returns_its_samples)
 {

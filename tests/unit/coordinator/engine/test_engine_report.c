@@ -122,7 +122,7 @@ TEST(test_next_process_writes_missing_line)
 TEST(test_async_loss_keeps_tokens_of_its_version)
 {
     const char *const settings[] = {"train.method=async", "train.eval_every=1", "coordinator.min_workers=2",
-                                    "train.fragments=1", NULL};
+                                    "train.fragments=1",  "outer.grace=0",      NULL};
     rig_open_with(&rig, settings, 2, false);
     for (int i = 0; i < 2; i++) {
         rig_assigned(&rig, i);

@@ -241,8 +241,9 @@ TEST(test_a_delta_of_the_old_rate_is_taken)
 /* async: the budget of steps follows coordinator.min_workers. A lower one at a restart must not contradict the log. */
 TEST(test_async_takes_fewer_workers_at_a_restart)
 {
-    const char *const settings[] = {"train.method=async", "coordinator.min_workers=2", "train.max_steps=6",
-                                    "checkpoint.every=100", NULL};
+    const char *const settings[] = {"train.method=async", "coordinator.min_workers=2",
+                                    "train.max_steps=6",  "checkpoint.every=100",
+                                    "outer.grace=0",      NULL};
     begin(settings);
     for (int round = 0; round < 2; round++)
         for (int i = 0; i < 2; i++) {
