@@ -228,9 +228,8 @@ enum status engine_checkpoint(struct engine *e, struct err *err)
 
 static bool any_part_held(const struct round *r)
 {
-    for_each_member(&r->members, m) {
-        if (member_first_held(m)) return true;
-    }
+    for (uint32_t f = 0; f < r->p.n_fragments; f++)
+        if (r->counts[f].held) return true;
     return false;
 }
 

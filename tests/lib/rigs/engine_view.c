@@ -31,6 +31,8 @@ uint64_t engine_version_hash(const struct engine *e, uint32_t fragment, uint64_t
 enum status engine_check(const struct engine *e, struct err *err)
 {
     if (!e->ledger.modelled) return STATUS_OK;
+    if (!round_counts_hold(&e->ledger.round))
+        return err_set(err, STATUS_CORRUPT, "the counts of the round differ from its members");
     enum status status = lease_check(&e->ledger.round.leases);
     return status == STATUS_OK ? status
                                : err_set(err, status, "leases: committed %llu, outstanding %llu, cursor %llu",
