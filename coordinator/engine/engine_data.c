@@ -53,22 +53,10 @@ static uint64_t spool_offset(const struct engine *e, const struct upload *u)
     return outer_state_spool_at(&e->ledger.outer, u->slot, u->offer.fragment, SPOOL_ALIGN);
 }
 
-/* The first slot without an upload of this fragment: the spool's size then follows the number of simultaneous uploads.
- */
-static uint32_t free_slot(const struct engine *e, uint32_t fragment)
-{
-    for (uint32_t slot = 0;; slot++) {
-        bool used = false;
-        for_each_session(e, s) used = used || (s->uploads[fragment].active && s->uploads[fragment].slot == slot);
-        if (!used) return slot;
-        assert(slot < e->sessions.cap);
-    }
-}
-
 static void drop_upload(struct engine *e, struct upload *u)
 {
     if (u->active) e->store->ops->spool_forget(e->store, spool_offset(e, u), u->have);
-    upload_drop(u);
+    session_upload_drop(&e->sessions, u->offer.fragment, u);
 }
 
 enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragment, uint16_t code, struct err *err)
@@ -144,8 +132,7 @@ enum status engine_on_offer(struct engine *e, struct session *s, const struct ms
     }
     if (m->bytes > arrival_bound(&e->ledger.outer.fragments[m->fragment]))
         return refuse_part(e, s, m, REJECT_CORRUPT, "larger than any payload of this codec", err);
-    struct upload *u = &s->uploads[m->fragment];
-    upload_start(u, m, free_slot(e, m->fragment));
+    const struct upload *u = session_upload(&e->sessions, s, m);
     note_upload(e, s);
     send_credit(e, s, m->round, m->fragment, u->have, u->upto);
     return STATUS_OK;
@@ -311,6 +298,7 @@ void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m)
     }
     if (update && !later && engine_snapshot_renews(e, s)) return;
     download_add(&s->download, m, size);
+    session_serve(&e->sessions, s, true);
     if (update) leave_out_own(s, m->fragment, m->version);
 }
 
@@ -320,7 +308,7 @@ void engine_wake_gets(struct engine *e, const struct round_close *close)
     uint64_t size = object_size(e, OBJECT_UPDATE, close->fragment, version);
     if (e->ledger.down_relay) note_own(e, close);
     for_each_session(e, s) {
-        download_wake(&s->download, close->fragment, version, size);
+        if (download_wake(&s->download, close->fragment, version, size)) session_serve(&e->sessions, s, true);
         if (!s->down_from_us) s->down_from_us = e->now_us;
         leave_out_own(s, close->fragment, version);
     }
@@ -378,12 +366,14 @@ static enum status read_object(struct engine *e, const struct download_item *ite
     return STATUS_IO;
 }
 
-/* Sends requested objects until the worker's lane is full. */
+/* Sends requested objects until the worker's lane is full. Otherwise there is no more to send until the next GET, BIND
+ * or update. */
 static enum status send_downloads(struct engine *e, struct session *s, struct err *err)
 {
     struct download_item item;
     uint64_t size;
     if (s->download.again_us > e->now_us) return STATUS_OK;
+    session_serve(&e->sessions, s, false);
     while (s->bulk != SESSION_NO_PEER && download_next(&s->download, &item, &size)) {
         /* The object may have been removed since the request. */
         if (object_size(e, item.kind, item.fragment, item.version) != item.total) {
@@ -405,10 +395,11 @@ static enum status send_downloads(struct engine *e, struct session *s, struct er
         enum status status = engine_send(e, s->bulk, WIRE_BULK, &m);
         if (status == STATUS_AGAIN) {
             download_full(&s->download, e->now_us);
+            session_serve(&e->sessions, s, true);
             return STATUS_OK;
         }
         if (status != STATUS_OK) {
-            s->bulk = SESSION_NO_PEER; /* the worker sends BIND and its request again */
+            session_bind(&e->sessions, s, SESSION_NO_PEER); /* the worker sends BIND and its request again */
             return STATUS_OK;
         }
         download_sent(&s->download, &item, size);
@@ -419,7 +410,7 @@ static enum status send_downloads(struct engine *e, struct session *s, struct er
 enum status engine_serve(struct engine *e, struct err *err)
 {
     e->retry_us = UINT64_MAX;
-    for_each_session(e, s) {
+    for (struct session *s = NULL; (s = session_next_to_serve(&e->sessions, s));) {
         TRY(send_downloads(e, s, err));
         if (s->download.again_us > e->now_us && s->download.again_us < e->retry_us) e->retry_us = s->download.again_us;
     }

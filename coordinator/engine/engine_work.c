@@ -32,7 +32,7 @@ static enum status reject_dropped(struct engine *e, uint32_t fragment, struct er
     for_each_session(e, s) {
         const struct member *m = engine_member(e, s);
         if (!m || !s->uploads[fragment].active || m->work.parts[fragment].state != PART_DROPPED) continue;
-        upload_drop(&s->uploads[fragment]);
+        session_upload_drop(&e->sessions, fragment, &s->uploads[fragment]);
         TRY(engine_reject(e, s, m->work.round, fragment, REJECT_LATE, "too late: its round closed without it", err));
     }
     return STATUS_OK;
