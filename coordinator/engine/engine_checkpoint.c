@@ -12,7 +12,10 @@
 #include "common/base/mem.h"
 #include "coordinator/engine/engine_impl.h"
 
-enum { BEHIND_MAX = 32 }; /* the most checkpoints beyond checkpoint.keep that late members can keep */
+enum {
+    BEHIND_MAX = 32,     /* the most checkpoints beyond checkpoint.keep that late members can keep */
+    COLLECT_US = 100000, /* between two looks at what all members hold */
+};
 
 enum status engine_kept_room(struct engine *e, struct err *err)
 {
@@ -153,6 +156,7 @@ enum status engine_collect(struct engine *e, struct err *err)
     struct err why = {0};
     bool sweep = e->sweep_due;
     e->sweep_due = false;
+    e->collect_us = e->now_us + COLLECT_US;
     e->collect_due = keep && e->n_kept > keep;
     while (keep && e->n_kept > keep && (e->n_kept > keep + BEHIND_MAX || all_past(e, &e->kept[1]))) {
         if (!removed(e, take_away(e, e->kept[0].round, &why), &why)) {
@@ -219,6 +223,7 @@ enum status engine_checkpoint(struct engine *e, struct err *err)
     assert(e->kept[e->n_kept].segment == l->journal.segment);
     e->n_kept++;
     e->collect_due = true;
+    e->collect_us = 0;
     struct engine_event event = {.kind = ENGINE_EVENT_CHECKPOINT,
                                  .checkpoint = {.round = round, .version = l->round.versions[0]}};
     engine_emit(e, &event);

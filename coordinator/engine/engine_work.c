@@ -109,7 +109,17 @@ static double run_epoch(const struct engine *e)
     return samples ? (double)(book->cursor - lease_outstanding(book)) / (double)samples : 0;
 }
 
-void engine_send_assign(struct engine *e, struct session *s, const struct member *m)
+/* What ASSIGN says of the run. It costs a pass over all workers: once for a round. */
+struct run_pace {
+    double lr, epoch;
+};
+
+static struct run_pace run_pace(const struct engine *e, uint64_t round)
+{
+    return (struct run_pace){engine_run_lr(e, round), run_epoch(e)};
+}
+
+static void send_assign(struct engine *e, struct session *s, const struct member *m, const struct run_pace *pace)
 {
     const struct assignment *work = &m->work;
     assert(work->open && work->n_ranges > 0 && work->n_ranges <= WIRE_RANGES_MAX);
@@ -119,13 +129,19 @@ void engine_send_assign(struct engine *e, struct session *s, const struct member
                                  .steps = work->steps,
                                  .step0 = work->step0,
                                  .step_rate = work->step_rate,
-                                 .lr = engine_run_lr(e, work->round),
-                                 .epoch = run_epoch(e),
+                                 .lr = pace->lr,
+                                 .epoch = pace->epoch,
                                  .n_ranges = work->n_ranges,
                                  .n_fragments = e->ledger.layout.n_fragments}};
     memcpy(msg.assign.ranges, work->ranges, sizeof msg.assign.ranges);
     memcpy(msg.assign.versions, work->versions, e->ledger.layout.n_fragments * sizeof *work->versions);
     engine_send_control(e, s, &msg);
+}
+
+void engine_send_assign(struct engine *e, struct session *s, const struct member *m)
+{
+    struct run_pace pace = run_pace(e, m->work.round);
+    send_assign(e, s, m, &pace);
 }
 
 static enum status write_open(struct engine *e, const struct round_open *open, struct err *err)
@@ -161,10 +177,11 @@ enum status engine_open_work(struct engine *e, bool *any_p, struct err *err)
     TRY(write_open(e, &open, err));
     assert(round_busy(&l->round));
     round_note_open(&l->round, e->now_us);
+    struct run_pace pace = run_pace(e, member_by_id(&l->round.members, ids[0])->work.round); /* the same for all */
     for (uint32_t i = 0; i < n; i++) {
         struct session *s = session_by_member(&e->sessions, ids[i]);
         if (!s) continue;
-        engine_send_assign(e, s, member_by_id(&l->round.members, ids[i]));
+        send_assign(e, s, member_by_id(&l->round.members, ids[i]), &pace);
         if (s->last.state == WORKER_READY) s->last.state = WORKER_TRAINING; /* until its next heartbeat */
         admission_refresh_ready(e, s);
     }
