@@ -82,6 +82,14 @@ atoll_planted(partial_ddp_delta_kept coordinator/round/round.c
     "dropped && r->p.together"
     "dropped && 0")
 
+# --- kept counts
+atoll_planted(part_not_counted_out coordinator/round/round_count.c
+    "round_count_part(r, m, fragment, m->work.parts[fragment].state, UINT32_MAX);"
+    "(void)0;")
+atoll_planted(free_member_not_counted coordinator/round/round.c
+    "r->n_free -= !m->work.open;"
+    "(void)0;")
+
 # --- samples
 atoll_planted(lease_not_returned coordinator/round/round.c
     "lease_return(&r->leases, m->id, work->round);"
