@@ -148,8 +148,10 @@ static enum status take_away(struct engine *e, uint64_t round, struct err *err)
     return STATUS_OK;
 }
 
-enum status engine_collect(struct engine *e, struct err *err)
+/* Long work: a file of many gigabytes takes time to remove. */
+static enum status collect(void *arg, struct err *err)
 {
+    struct engine *e = arg;
     uint64_t *list;
     size_t n, keep = e->config.checkpoint.keep;
     const struct store_ops *ops = e->store->ops;
@@ -209,17 +211,25 @@ static enum status carry_held(struct engine *e, struct err *err)
 
 /* Starts the new segment first, then writes the checkpoint that names it. After a crash between the two, recovery finds
  * the older checkpoint and both segments. */
+static enum status write_files(void *arg, struct err *err)
+{
+    struct engine *e = arg;
+    struct ledger *l = &e->ledger;
+    uint64_t round = round_done(&l->round), segment = l->journal.segment + 1;
+    TRY(journal_begin(&l->journal, e->store, segment, err));
+    TRY(carry_held(e, err));
+    TRY(checkpoint_save(l, e->store, round, segment, err));
+    return checkpoint_look(e->store, round, &e->kept[e->n_kept], err);
+}
+
 enum status engine_checkpoint(struct engine *e, struct err *err)
 {
     struct ledger *l = &e->ledger;
-    uint64_t round = round_done(&l->round), segment = l->journal.segment + 1;
+    uint64_t round = round_done(&l->round);
     assert(l->modelled && (!e->n_kept || engine_newest(e)->round < round));
     TRY(engine_kept_room(e, err));
-    TRY(journal_begin(&l->journal, e->store, segment, err));
-    TRY(carry_held(e, err));
     l->clock = engine_clock(e);
-    TRY(checkpoint_save(l, e->store, round, segment, err));
-    TRY(checkpoint_look(e->store, round, &e->kept[e->n_kept], err));
+    TRY(engine_long(e, ENGINE_SYNCS, write_files, e, err));
     assert(e->kept[e->n_kept].segment == l->journal.segment);
     e->n_kept++;
     e->collect_due = true;
@@ -229,6 +239,11 @@ enum status engine_checkpoint(struct engine *e, struct err *err)
     engine_emit(e, &event);
     log_debug("wrote checkpoint round_%06llu", (unsigned long long)round);
     return STATUS_OK;
+}
+
+enum status engine_collect(struct engine *e, struct err *err)
+{
+    return engine_long(e, ENGINE_SYNCS, collect, e, err);
 }
 
 static bool any_part_held(const struct round *r)

@@ -27,7 +27,7 @@ enum status engine_reject(struct engine *e, const struct session *s, uint64_t ro
     struct msg m = {.type = MSG_REJECT, .reject = {.round = round, .fragment = fragment, .code = code}};
     assert(code && code <= REJECT_LAST);
     e->rejected[code]++;
-    TRY(journal_sync(&e->ledger.journal, err));
+    TRY(engine_sync(e, err));
     assert(!e->ledger.journal.dirty);
     snprintf(m.reject.text, sizeof m.reject.text, "%s", reason);
     engine_send_control(e, s, &m);
@@ -185,8 +185,30 @@ static uint16_t check_payload(struct engine *e, const struct upload *u, const ui
     return 0;
 }
 
-/* Takes a complete payload: checks it, journals it and acknowledges it. The outer state's payload buffer is free
- * between merges, so the payload is read into it. */
+/* A complete payload. */
+struct payload {
+    struct engine *e;
+    const struct member *m;
+    const struct upload *u;
+    uint16_t code; /* enum reject_code with its reason; 0: it was journaled */
+    char reason[WIRE_TEXT_MAX];
+};
+
+/* Checks a payload and journals it. The outer state's payload buffer is free between merges, so it is read into it. */
+static enum status take_payload(void *arg, struct err *err)
+{
+    struct payload *p = arg;
+    struct engine *e = p->e;
+    uint8_t *delta = e->ledger.outer.payload;
+    struct msg_offer stored;
+    double norm = 0;
+    assert(p->u->have == p->u->offer.bytes && p->u->have <= e->ledger.outer.payload_cap);
+    TRY(e->store->ops->spool_read(e->store, spool_offset(e, p->u), delta, p->u->have, err));
+    p->code = check_payload(e, p->u, delta, &norm, &stored, p->reason);
+    return p->code ? STATUS_OK : write_delta(e, p->m, &stored, norm, err);
+}
+
+/* Takes a complete payload and acknowledges it. */
 static enum status deliver(struct engine *e, struct session *s, struct upload *u, struct err *err)
 {
     const struct msg_offer offer = u->offer;
@@ -195,8 +217,6 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     struct round_offer o = offer_of(&offer);
     uint16_t code = 0;
     const char *reason = "";
-    char text[WIRE_TEXT_MAX];
-    double norm = 0;
     /* The state may have changed during the upload. */
     enum round_verdict verdict = m ? round_judge(round, m, &o, &code, &reason) : ROUND_REJECT;
     if (verdict == ROUND_DROP) return refuse_part(e, s, &offer, code, reason, err);
@@ -205,13 +225,9 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
         if (verdict == ROUND_HAVE) send_credit(e, s, offer.round, offer.fragment, offer.bytes, offer.bytes);
         return STATUS_OK;
     }
-    uint8_t *delta = e->ledger.outer.payload;
-    assert(u->have == offer.bytes && offer.bytes <= e->ledger.outer.payload_cap);
-    TRY(e->store->ops->spool_read(e->store, spool_offset(e, u), delta, offer.bytes, err));
-    struct msg_offer stored;
-    code = check_payload(e, u, delta, &norm, &stored, text);
-    if (code) return refuse_part(e, s, &offer, code, text, err);
-    TRY(write_delta(e, m, &stored, norm, err));
+    struct payload p = {.e = e, .m = m, .u = u};
+    TRY(engine_long(e, offer.bytes, take_payload, &p, err));
+    if (p.code) return refuse_part(e, s, &offer, p.code, p.reason, err);
     drop_upload(e, u);
     s->own[offer.fragment] = (struct session_own){.round = offer.round + 1};
     s->idle_us = e->now_us;

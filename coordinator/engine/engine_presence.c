@@ -94,6 +94,15 @@ enum status engine_on_heartbeat(struct engine *e, struct session *s, const struc
     return STATUS_OK;
 }
 
+void engine_reassure(struct engine *e)
+{
+    struct msg m = {.type = MSG_HEARTBEAT_ACK};
+    snprintf(m.heartbeat_ack.waiting_for, sizeof m.heartbeat_ack.waiting_for, "%s", e->waiting);
+    for_each_session(e, s) {
+        if (!s->closed) engine_send_control(e, s, &m);
+    }
+}
+
 /* --- leaving ------------------------------------------------------------------------------------------------------ */
 
 enum status engine_on_leave(struct engine *e, struct session *s, const struct msg_leave *m, struct err *err)

@@ -59,6 +59,32 @@ static void emit_update(struct engine *e, const struct round_close *close)
     engine_emit(e, &event);
 }
 
+struct closing {
+    struct engine *e;
+    const struct round_close *close;
+    const struct record_clock *clock;
+};
+
+static enum status merge_and_journal(void *arg, struct err *err)
+{
+    const struct closing *c = arg;
+    struct engine *e = c->e;
+    struct ledger *l = &e->ledger;
+    TRY(ledger_close(l, c->close, c->clock, err));
+    if (config_syncs_updates(&e->config)) TRY(journal_sync(&l->journal, err));
+    return STATUS_OK;
+}
+
+/* Bytes that a merge reads and writes: the deltas, theta and the optimizer's state. */
+static uint64_t merged_bytes(const struct engine *e, const struct round_close *close)
+{
+    const struct ledger *l = &e->ledger;
+    if (config_syncs_updates(&e->config)) return ENGINE_SYNCS;
+    uint64_t bytes = 3 * sizeof(float) * l->layout.fragments[close->fragment].count;
+    for (uint32_t i = 0; i < close->n; i++) bytes += round_close_part(&l->round, close, i)->bytes;
+    return bytes;
+}
+
 static enum status close_one(struct engine *e, const struct round_close *close, struct err *err)
 {
     struct ledger *l = &e->ledger;
@@ -68,11 +94,11 @@ static enum status close_one(struct engine *e, const struct round_close *close, 
     uint32_t last = close->ids[close->n - 1];
     const struct session *s = session_by_member(&e->sessions, last);
     if (close->late) emit_late(e, close);
-    TRY(ledger_close(l, close, &clock, err));
+    struct closing closing = {e, close, &clock};
+    TRY(engine_long(e, merged_bytes(e, close), merge_and_journal, &closing, err));
     assert(l->round.versions[close->fragment] == version + 1);
     e->rate.updates++;
     e->updated_us = e->now_us;
-    if (config_syncs_updates(&e->config)) TRY(journal_sync(&l->journal, err));
     emit_update(e, close);
     engine_round_follow(e, RECORD_UPDATE, 0);
     engine_wake_gets(e, close);
@@ -149,7 +175,7 @@ static enum status write_open(struct engine *e, const struct round_open *open, s
     struct record_open record = {.clock = engine_clock(e), .n_fragments = e->ledger.layout.n_fragments, .open = *open};
     enum status status = engine_write(e, RECORD_OPEN, &record, NULL, err);
     /* Sync before the worker sees its assignment: after a power cut the same ranges must not be handed out again. */
-    return status == STATUS_OK && config_syncs_updates(&e->config) ? journal_sync(&e->ledger.journal, err) : status;
+    return status == STATUS_OK && config_syncs_updates(&e->config) ? engine_sync(e, err) : status;
 }
 
 /* Gives places to all sessions when min_workers are ready for the first round. */
@@ -221,7 +247,7 @@ enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err)
     if (engine_newest(e)->round != round_done(&l->round)) TRY(engine_checkpoint(e, err));
     struct record_clock clock = engine_clock(e);
     TRY(ledger_write(l, RECORD_DONE, &clock, NULL, err));
-    TRY(journal_sync(&l->journal, err));
+    TRY(engine_sync(e, err));
     assert(l->done && engine_newest(e)->round == round_done(&l->round));
     e->done_us = e->now_us;
     struct engine_event event = {.kind = ENGINE_EVENT_DONE,

@@ -56,10 +56,10 @@ atoll_planted(update_visible_before_fsync coordinator/engine/engine_work.c
     "if (config_syncs_updates(&e->config)) TRY(journal_sync(&l->journal, err));"
     "")
 atoll_planted(assignment_visible_before_fsync coordinator/engine/engine_work.c
-    "return status == STATUS_OK && config_syncs_updates(&e->config) ? journal_sync(&e->ledger.journal, err) : status;"
+    "return status == STATUS_OK && config_syncs_updates(&e->config) ? engine_sync(e, err) : status;"
     "return status;")
 atoll_planted(refusal_visible_before_fsync coordinator/engine/engine_data.c
-    "TRY(journal_sync(&e->ledger.journal, err));"
+    "TRY(engine_sync(e, err));"
     "(void)err;")
 
 # --- versions and rounds
