@@ -73,11 +73,9 @@ class Relay:
             far.close()
 
     def control(self):
-        """The control lane: the connection with the most small messages. Its first tenth, the upload of the model, is
-        left out."""
-        lane = max(self.lanes, key=lambda lane: sum(size < 4096 for _, size, _ in lane))
-        first, last = lane[0][0], lane[-1][0]
-        return [entry for entry in lane if entry[0] > first + (last - first) / 10]
+        """The control lane of the session that trains: the last connection with few bytes."""
+        sizes = [sum(size for _, size, _ in lane) for lane in self.lanes]
+        return [lane for lane, size in zip(self.lanes, sizes) if size < max(sizes) / 4][-1]
 
 
 def longest_times(lane):
@@ -94,17 +92,20 @@ def longest_times(lane):
 
 
 def longest_checkpoint(folder, stop):
-    """Follows the half-written checkpoints in the run folder; returns the longest time that one existed."""
-    longest, begun = 0, None
+    """Follows the half-written checkpoints in the run folder. Returns when the first one was complete (the worker joins
+    then), and the longest time that a later one existed."""
+    longest, begun, first = 0, None, None
     while not stop.is_set():
         names = os.listdir(folder / "checkpoints") if (folder / "checkpoints").is_dir() else []
-        if any(".tmp" in name for name in names):
+        if "round_000000" in names:
+            first = first or time.monotonic()
+        if first and any(".tmp" in name for name in names):
             begun = begun or time.monotonic()
             longest = max(longest, time.monotonic() - begun)
         else:
             begun = None
         time.sleep(0.01)
-    return longest
+    return first, longest
 
 
 def start_coordinator(folder, rounds):
@@ -150,7 +151,8 @@ def measure(folder, params, rounds):
         watch.join()
         if coordinator.poll() is None:
             coordinator.kill()
-    lane = relay.control()
+    first, longest = longest[0]
+    lane = [entry for entry in relay.control() if entry[0] > first]
     gap, wait = longest_times(lane)
     shutil.rmtree(folder / "run", ignore_errors=True)
     shutil.rmtree(folder / "worker", ignore_errors=True)
@@ -160,7 +162,7 @@ def measure(folder, params, rounds):
         "checkpoint_bytes": 12 * params,
         "longest_gap_s": round(gap, 3),
         "longest_wait_s": round(wait, 3),
-        "longest_checkpoint_s": round(longest[0], 3),
+        "longest_checkpoint_s": round(longest, 3),
         "seconds": round(lane[-1][0] - lane[0][0], 1),
     }
 
