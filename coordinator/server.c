@@ -21,6 +21,7 @@
 #include "coordinator/admission/roster.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/ledger/store.h"
+#include "coordinator/long_call.h"
 #include "coordinator/report/report.h"
 #include "coordinator/run_dir.h"
 #include "wire/endpoint.h"
@@ -32,7 +33,8 @@ enum {
     POLL_US = 250000, /* between looks at the list of workers */
     DROPS_MAX = 64,
     RECOVERING_LINE_US = 3000000,
-    LOOK_US = 1000000, /* between two checks that the run folder is still there */
+    LOOK_US = 1000000,    /* between two checks that the run folder is still there */
+    LONG_BYTES = 4 << 20, /* work on fewer bytes takes milliseconds, a thread for it some 50 us */
 };
 
 struct server {
@@ -176,6 +178,21 @@ static void io_event(void *ctx, const struct engine_event *event)
     report_event(&s->report, event);
 }
 
+static void reassure(void *ctx)
+{
+    engine_reassure(((struct server *)ctx)->engine);
+}
+
+/* Large merges, checkpoints and snapshots take seconds, and a worker whose heartbeats get no answer redials. */
+static void io_meanwhile(void *ctx, uint64_t bytes, void (*work)(void *arg), void *arg)
+{
+    struct server *s = ctx;
+    if (bytes < LONG_BYTES || !s->started)
+        work(arg);
+    else
+        long_call(work, arg, reassure, s);
+}
+
 /* Recovery of a large run takes long: log its start at once, and its progress every RECOVERING_LINE_US. */
 static enum status io_recovering(void *ctx, uint64_t round, uint64_t records, struct err *err)
 {
@@ -204,6 +221,7 @@ static enum status start_engine(struct server *s, struct err *err)
                            .drop = io_drop,
                            .path = io_path,
                            .bytes = io_bytes,
+                           .meanwhile = io_meanwhile,
                            .recovering = io_recovering};
     struct engine_options options = {.config = config,
                                      .changes = s->options->changes,

@@ -37,9 +37,11 @@ static void count_clipped(struct engine *e, struct member *m)
 void admission_gate(struct engine *e, const struct round_close *close)
 {
     const struct merge_bounds *bounds = &e->ledger.outer.merger.bounds;
+    struct round_peers peers;
+    round_peers_of(&e->ledger.round, close, &peers);
     for (uint32_t i = 0; i < close->n; i++) {
         struct member *m = member_by_id(&e->ledger.round.members, close->ids[i]);
-        double ratio = round_excess(&e->ledger.round, close, i);
+        double ratio = round_excess(&e->ledger.round, &peers, i);
         if (!(ratio > 0)) continue;
         m->norm_ratio = ratio;
         if (bounds->least != UINT32_MAX && ratio > fmax(bounds->whole, told_least)) count_clipped(e, m);

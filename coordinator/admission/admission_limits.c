@@ -66,7 +66,10 @@ static enum admission_verdict verdict_of(struct engine *e, uint64_t peer, enum r
     if (verdict == RATE_CLOSE) {
         struct session *s = session_of_peer(e, peer);
         char text[160];
-        if (s) s->flooded = true;
+        if (s) {
+            s->flooded = true;
+            e->watch_us = 0;
+        }
         snprintf(text, sizeof text, "%s %s messages arrive far above their limit: refused for %d s",
                  s ? "closed its connection, because its" : "closed a connection, because its", rate_class_name(class),
                  RATE_REFUSED_US / 1000000);

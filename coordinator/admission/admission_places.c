@@ -32,7 +32,7 @@ static uint64_t idle_since_us(const struct engine *e, const struct session *s)
     const struct member *m = engine_member(e, s);
     if (s->ready_us || engine_eval_holds(e, s)) return UINT64_MAX;
     if (!m || !m->work.open) return s->idle_us;
-    if (member_first_held(m)) return UINT64_MAX;
+    if (m->work.held) return UINT64_MAX;
     bool known = m->assigned_us && m->assigned_us != MEMBER_ASSIGNED_EARLIER;
     return known && m->assigned_us > s->idle_us ? m->assigned_us : s->idle_us;
 }

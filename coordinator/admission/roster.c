@@ -7,10 +7,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
 #include "coordinator/admission/run_keys.h"
+
+enum { PLACES = 2 * WORKER_LIST_MAX };
+_Static_assert(WORKER_LIST_MAX <= UINT16_MAX, "a place holds the number of any worker");
 
 struct roster {
     const char *run_dir;
@@ -18,6 +22,7 @@ struct roster {
     pthread_mutex_t lock;
     uint8_t enrol_key[WIRE_KEY];
     struct worker_list list;
+    uint16_t places[PLACES]; /* hash table of the list: numbers of workers, from 1; 0: free */
 };
 
 /* The verbs replace the file, so a change shows as another inode, time or size. */
@@ -35,12 +40,31 @@ static bool same_file(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
+/* The place of a key, or the free one where it would be: the list fills at most half of the places. */
+static uint16_t *place_of(struct roster *r, const uint8_t key[WIRE_KEY])
+{
+    size_t at = hash64(key, WIRE_KEY) % PLACES;
+    while (r->places[at] && memcmp(r->list.workers[r->places[at] - 1].key, key, WIRE_KEY) != 0) at = (at + 1) % PLACES;
+    return &r->places[at];
+}
+
+static void fill_places(struct roster *r)
+{
+    assert(r->list.n <= WORKER_LIST_MAX);
+    memset(r->places, 0, sizeof r->places);
+    for (size_t i = 0; i < r->list.n; i++) {
+        uint16_t *place = place_of(r, r->list.workers[i].key);
+        if (!*place) *place = (uint16_t)(i + 1); /* of equal lines the first counts */
+    }
+}
+
 /* Takes over `list`. */
 static void replace(struct roster *r, struct worker_list *list)
 {
     pthread_mutex_lock(&r->lock);
     struct worker_list before = r->list;
     r->list = *list;
+    fill_places(r);
     pthread_mutex_unlock(&r->lock);
     worker_list_free(&before);
 }
@@ -57,6 +81,7 @@ enum status roster_open(struct roster **r_p, const char *run_dir, const uint8_t 
         mem_free(r);
         return status;
     }
+    fill_places(r);
     pthread_mutex_init(&r->lock, NULL);
     *r_p = r;
     return STATUS_OK;
@@ -75,7 +100,8 @@ enum engine_right roster_right(struct roster *r, const uint8_t key[WIRE_KEY], ch
     enum engine_right right = ENGINE_RIGHT_NONE;
     name[0] = '\0';
     pthread_mutex_lock(&r->lock);
-    const struct listed_worker *w = worker_list_find(&r->list, key);
+    uint16_t number = *place_of(r, key);
+    const struct listed_worker *w = number ? &r->list.workers[number - 1] : NULL;
     if (!memcmp(key, r->enrol_key, WIRE_KEY)) {
         right = ENGINE_RIGHT_ENROL;
     } else if (w) {

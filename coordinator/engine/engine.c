@@ -58,7 +58,7 @@ static enum status pump(struct engine *e, struct err *err)
         any = closed || evaluated || opened || ended;
         if (any) engine_progress(e);
     }
-    if (e->collect_due) TRY(engine_collect(e, err));
+    if (e->collect_due && e->now_us >= e->collect_us) TRY(engine_collect(e, err));
     return engine_serve(e, err);
 }
 
@@ -197,6 +197,7 @@ enum status engine_tick(struct engine *e, uint64_t now_us, struct err *err)
     if (e->ledger.modelled) {
         engine_watch_sessions(e);
         TRY(engine_evict(e, err));
+        engine_watch_plan(e);
     }
     TRY(pump(e, err));
     admission_limits_report(e);

@@ -58,6 +58,9 @@ enum status engine_on_worker_listed(struct engine *engine, const struct engine_w
 bool engine_has_place(const struct engine *engine, const uint8_t key[WIRE_KEY]);
 /* The caller calls it at engine_next_deadline_us; earlier calls are allowed. */
 enum status engine_tick(struct engine *engine, uint64_t now_us, struct err *err) MUST_CHECK;
+/* While engine_io.meanwhile runs work on another thread: sends HEARTBEAT_ACK to all workers, so that none takes the
+ * coordinator for dead. It names no heartbeat (sent_us 0), because none was read. */
+void engine_reassure(struct engine *engine);
 /* The time of the next engine_tick, at most 1 s after the last message or tick. The engine takes longer pauses between
  * calls for times in which this process did not run. */
 uint64_t engine_next_deadline_us(const struct engine *engine);

@@ -13,6 +13,8 @@
 #include "common/base/units.h"
 #include "coordinator/engine/engine_impl.h"
 
+enum { COLLECT_US = 100000 }; /* between two looks at what all members hold */
+
 enum status engine_kept_room(struct engine *e, struct err *err)
 {
     if (e->n_kept < e->cap_kept) return STATUS_OK;
@@ -184,14 +186,17 @@ static void limit_behind(struct engine *e)
     e->behind_most = most;
 }
 
-enum status engine_collect(struct engine *e, struct err *err)
+/* Long work: a file of many gigabytes takes time to remove. */
+static enum status collect(void *arg, struct err *err)
 {
+    struct engine *e = arg;
     uint64_t *list;
     size_t n, keep = e->config.checkpoint.keep;
     const struct store_ops *ops = e->store->ops;
     struct err why = {0};
     bool sweep = e->sweep_due;
     e->sweep_due = false;
+    e->collect_us = e->now_us + COLLECT_US;
     e->collect_due = keep && e->n_kept > keep;
     while (keep && e->n_kept > keep && (e->n_kept > keep + e->behind_most || all_past(e, &e->kept[1]))) {
         if (!removed(e, take_away(e, e->kept[0].round, &why), &why)) {
@@ -244,21 +249,30 @@ static enum status carry_held(struct engine *e, struct err *err)
 
 /* Starts the new segment first, then writes the checkpoint that names it. After a crash between the two, recovery finds
  * the older checkpoint and both segments. */
+static enum status write_files(void *arg, struct err *err)
+{
+    struct engine *e = arg;
+    struct ledger *l = &e->ledger;
+    uint64_t round = round_done(&l->round), segment = l->journal.segment + 1;
+    TRY(journal_begin(&l->journal, e->store, segment, err));
+    TRY(carry_held(e, err));
+    TRY(checkpoint_save(l, e->store, round, segment, err));
+    return checkpoint_look(e->store, round, &e->kept[e->n_kept], err);
+}
+
 enum status engine_checkpoint(struct engine *e, struct err *err)
 {
     struct ledger *l = &e->ledger;
-    uint64_t round = round_done(&l->round), segment = l->journal.segment + 1;
+    uint64_t round = round_done(&l->round);
     assert(l->modelled && (!e->n_kept || engine_newest(e)->round < round));
     TRY(engine_kept_room(e, err));
-    TRY(journal_begin(&l->journal, e->store, segment, err));
-    TRY(carry_held(e, err));
     l->clock = engine_clock(e);
-    TRY(checkpoint_save(l, e->store, round, segment, err));
-    TRY(checkpoint_look(e->store, round, &e->kept[e->n_kept], err));
+    TRY(engine_long(e, ENGINE_SYNCS, write_files, e, err));
     assert(e->kept[e->n_kept].segment == l->journal.segment);
     e->n_kept++;
     limit_behind(e);
     e->collect_due = true;
+    e->collect_us = 0;
     struct engine_event event = {.kind = ENGINE_EVENT_CHECKPOINT,
                                  .checkpoint = {.round = round, .version = l->round.versions[0]}};
     engine_emit(e, &event);
@@ -266,11 +280,15 @@ enum status engine_checkpoint(struct engine *e, struct err *err)
     return STATUS_OK;
 }
 
+enum status engine_collect(struct engine *e, struct err *err)
+{
+    return engine_long(e, ENGINE_SYNCS, collect, e, err);
+}
+
 static bool any_part_held(const struct round *r)
 {
-    for_each_member(&r->members, m) {
-        if (member_first_held(m)) return true;
-    }
+    for (uint32_t f = 0; f < r->p.n_fragments; f++)
+        if (r->counts[f].held) return true;
     return false;
 }
 

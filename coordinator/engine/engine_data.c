@@ -27,7 +27,7 @@ enum status engine_reject(struct engine *e, const struct session *s, uint64_t ro
     struct msg m = {.type = MSG_REJECT, .reject = {.round = round, .fragment = fragment, .code = code}};
     assert(code && code <= REJECT_LAST);
     e->rejected[code]++;
-    TRY(journal_sync(&e->ledger.journal, err));
+    TRY(engine_sync(e, err));
     assert(!e->ledger.journal.dirty);
     snprintf(m.reject.text, sizeof m.reject.text, "%s", reason);
     engine_send_control(e, s, &m);
@@ -53,22 +53,10 @@ static uint64_t spool_offset(const struct engine *e, const struct upload *u)
     return outer_state_spool_at(&e->ledger.outer, u->slot, u->offer.fragment, SPOOL_ALIGN);
 }
 
-/* The first slot without an upload of this fragment: the spool's size then follows the number of simultaneous uploads.
- */
-static uint32_t free_slot(const struct engine *e, uint32_t fragment)
-{
-    for (uint32_t slot = 0;; slot++) {
-        bool used = false;
-        for_each_session(e, s) used = used || (s->uploads[fragment].active && s->uploads[fragment].slot == slot);
-        if (!used) return slot;
-        assert(slot < e->sessions.cap);
-    }
-}
-
 static void drop_upload(struct engine *e, struct upload *u)
 {
     if (u->active) e->store->ops->spool_forget(e->store, spool_offset(e, u), u->have);
-    upload_drop(u, &e->sessions.uploads);
+    session_upload_drop(&e->sessions, u->offer.fragment, u);
 }
 
 enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragment, uint16_t code, struct err *err)
@@ -144,8 +132,7 @@ enum status engine_on_offer(struct engine *e, struct session *s, const struct ms
     }
     if (m->bytes > arrival_bound(&e->ledger.outer.fragments[m->fragment]))
         return refuse_part(e, s, m, REJECT_CORRUPT, "larger than any payload of this codec", err);
-    struct upload *u = &s->uploads[m->fragment];
-    upload_start(u, &e->sessions.uploads, m, free_slot(e, m->fragment));
+    const struct upload *u = session_upload(&e->sessions, s, m);
     note_upload(e, s);
     send_credit(e, s, m->round, m->fragment, u->have, u->upto);
     return STATUS_OK;
@@ -198,8 +185,30 @@ static uint16_t check_payload(struct engine *e, const struct upload *u, const ui
     return 0;
 }
 
-/* Takes a complete payload: checks it, journals it and acknowledges it. The outer state's payload buffer is free
- * between merges, so the payload is read into it. */
+/* A complete payload. */
+struct payload {
+    struct engine *e;
+    const struct member *m;
+    const struct upload *u;
+    uint16_t code; /* enum reject_code with its reason; 0: it was journaled */
+    char reason[WIRE_TEXT_MAX];
+};
+
+/* Checks a payload and journals it. The outer state's payload buffer is free between merges, so it is read into it. */
+static enum status take_payload(void *arg, struct err *err)
+{
+    struct payload *p = arg;
+    struct engine *e = p->e;
+    uint8_t *delta = e->ledger.outer.payload;
+    struct msg_offer stored;
+    double norm = 0;
+    assert(p->u->have == p->u->offer.bytes && p->u->have <= e->ledger.outer.payload_cap);
+    TRY(e->store->ops->spool_read(e->store, spool_offset(e, p->u), delta, p->u->have, err));
+    p->code = check_payload(e, p->u, delta, &norm, &stored, p->reason);
+    return p->code ? STATUS_OK : write_delta(e, p->m, &stored, norm, err);
+}
+
+/* Takes a complete payload and acknowledges it. */
 static enum status deliver(struct engine *e, struct session *s, struct upload *u, struct err *err)
 {
     const struct msg_offer offer = u->offer;
@@ -208,8 +217,6 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     struct round_offer o = offer_of(&offer);
     uint16_t code = 0;
     const char *reason = "";
-    char text[WIRE_TEXT_MAX];
-    double norm = 0;
     /* The state may have changed during the upload. */
     enum round_verdict verdict = m ? round_judge(round, m, &o, &code, &reason) : ROUND_REJECT;
     if (verdict == ROUND_DROP) return refuse_part(e, s, &offer, code, reason, err);
@@ -218,13 +225,9 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
         if (verdict == ROUND_HAVE) send_credit(e, s, offer.round, offer.fragment, offer.bytes, offer.bytes);
         return STATUS_OK;
     }
-    uint8_t *delta = e->ledger.outer.payload;
-    assert(u->have == offer.bytes && offer.bytes <= e->ledger.outer.payload_cap);
-    TRY(e->store->ops->spool_read(e->store, spool_offset(e, u), delta, offer.bytes, err));
-    struct msg_offer stored;
-    code = check_payload(e, u, delta, &norm, &stored, text);
-    if (code) return refuse_part(e, s, &offer, code, text, err);
-    TRY(write_delta(e, m, &stored, norm, err));
+    struct payload p = {.e = e, .m = m, .u = u};
+    TRY(engine_long(e, offer.bytes, take_payload, &p, err));
+    if (p.code) return refuse_part(e, s, &offer, p.code, p.reason, err);
     drop_upload(e, u);
     s->own[offer.fragment] = (struct session_own){.round = offer.round + 1};
     s->idle_us = e->now_us;
@@ -313,6 +316,7 @@ void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m)
         round_note_have(&e->ledger.round, s->member, m->fragment, m->version - 1);
     if (update && !later && engine_snapshot_renews(e, s)) return;
     download_add(&s->download, m, size);
+    session_serve(&e->sessions, s, true);
     if (update) leave_out_own(s, m->fragment, m->version);
 }
 
@@ -322,7 +326,7 @@ void engine_wake_gets(struct engine *e, const struct round_close *close)
     uint64_t size = object_size(e, OBJECT_UPDATE, close->fragment, version);
     if (e->ledger.down_relay) note_own(e, close);
     for_each_session(e, s) {
-        download_wake(&s->download, close->fragment, version, size);
+        if (download_wake(&s->download, close->fragment, version, size)) session_serve(&e->sessions, s, true);
         if (!s->down_from_us) s->down_from_us = e->now_us;
         leave_out_own(s, close->fragment, version);
     }
@@ -380,12 +384,14 @@ static enum status read_object(struct engine *e, const struct download_item *ite
     return STATUS_IO;
 }
 
-/* Sends requested objects until the worker's lane is full. */
+/* Sends requested objects until the worker's lane is full. Otherwise there is no more to send until the next GET, BIND
+ * or update. */
 static enum status send_downloads(struct engine *e, struct session *s, struct err *err)
 {
     struct download_item item;
     uint64_t size;
     if (s->download.again_us > e->now_us) return STATUS_OK;
+    session_serve(&e->sessions, s, false);
     while (s->bulk != SESSION_NO_PEER && download_next(&s->download, &item, &size)) {
         /* The object may have been removed since the request. */
         if (object_size(e, item.kind, item.fragment, item.version) != item.total) {
@@ -407,10 +413,11 @@ static enum status send_downloads(struct engine *e, struct session *s, struct er
         enum status status = engine_send(e, s->bulk, WIRE_BULK, &m);
         if (status == STATUS_AGAIN) {
             download_full(&s->download, e->now_us);
+            session_serve(&e->sessions, s, true);
             return STATUS_OK;
         }
         if (status != STATUS_OK) {
-            s->bulk = SESSION_NO_PEER; /* the worker sends BIND and its request again */
+            session_bind(&e->sessions, s, SESSION_NO_PEER); /* the worker sends BIND and its request again */
             return STATUS_OK;
         }
         download_sent(&s->download, &item, size);
@@ -421,7 +428,7 @@ static enum status send_downloads(struct engine *e, struct session *s, struct er
 enum status engine_serve(struct engine *e, struct err *err)
 {
     e->retry_us = UINT64_MAX;
-    for_each_session(e, s) {
+    for (struct session *s = NULL; (s = session_next_to_serve(&e->sessions, s));) {
         TRY(send_downloads(e, s, err));
         if (s->download.again_us > e->now_us && s->download.again_us < e->retry_us) e->retry_us = s->download.again_us;
     }

@@ -52,12 +52,15 @@ enum status engine_check_data(struct engine *e, struct session *s, const struct 
 {
     struct member *own = engine_member(e, s);
     const uint64_t hashes[] = {m->train_hash, m->val_hash};
+    bool changed = false;
     *refused_p = false;
     for (uint32_t set = 0; set < 2; set++) {
         if (!hashes[set]) continue; /* not known yet, or it has no such data */
+        changed = changed || s->data_hashes[set] != hashes[set];
         count(e, s, own, set, hashes[set]);
         s->data_hashes[set] = hashes[set];
     }
+    if (!changed) return STATUS_OK; /* no vote either: all sessions were compared with it */
     for_each_session(e, other) {
         for (uint32_t set = 0; set < 2 && other->id; set++) {
             if (!other->data_hashes[set] || other->data_hashes[set] == hash_of_most(e, set)) continue;

@@ -39,11 +39,11 @@ static bool has_data(const struct engine *e)
 /* All workers of the run are here, at least one, and none of them has validation data. */
 static bool none_evaluates(const struct engine *e)
 {
-    for_each_member(&e->ledger.round.members, m) {
-        if (m->active && !session_by_member(&e->sessions, m->id)) return false;
-    }
     for_each_session(e, s) {
         if (s->evaluates) return false;
+    }
+    for_each_member(&e->ledger.round.members, m) {
+        if (m->active && !session_by_member(&e->sessions, m->id)) return false;
     }
     return session_next(&e->sessions, NULL) != NULL;
 }

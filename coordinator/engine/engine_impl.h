@@ -126,6 +126,8 @@ enum status engine_settings_check(const struct engine *e, struct err *err) MUST_
 enum status engine_settings_settle(struct engine *e, struct err *err) MUST_CHECK;
 
 /* --- engine_report.c --- */
+/* The text of engine_waiting, at most a tenth of a second old: it is the same for all workers. */
+const char *engine_waiting_kept(struct engine *e);
 /* Emits RESTART; the text names the workers that the run waits for, and the limit. */
 void engine_emit_restart(struct engine *e);
 
@@ -146,7 +148,10 @@ enum status engine_evict(struct engine *e, struct err *err) MUST_CHECK;
 /* Logs sessions that fall silent, and finds those whose connection is closed. If the run waits for them, the next
  * "waiting for" line is due at once. */
 void engine_watch_sessions(struct engine *e);
-/* When engine_watch_sessions or engine_evict has something to do next. */
+/* Computes when the two functions above may have something to do next. Costs a pass over all workers, so the result is
+ * kept until then. */
+void engine_watch_plan(struct engine *e);
+/* That time, or 0: at once, because the limits became shorter. */
 uint64_t engine_watch_deadline_us(const struct engine *e);
 
 #endif

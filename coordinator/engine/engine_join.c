@@ -86,7 +86,7 @@ static enum status seat(struct engine *e, struct session *s, struct err *err)
     m->heard_us = e->now_us;
     m->ready = false;
     m->left = false;
-    s->member = m->id;
+    session_seat(&e->sessions, s, m->id);
     return STATUS_OK;
 }
 
@@ -165,7 +165,7 @@ static struct session *open_session(struct engine *e, uint64_t peer, const struc
     s = session_add(&e->sessions, engine_draw(e));
     if (!s) {
         for (uint32_t f = 0; uploads && f < e->sessions.n_fragments; f++)
-            upload_drop(&uploads[f], &e->sessions.uploads);
+            session_upload_drop(&e->sessions, f, &uploads[f]);
         mem_free(uploads);
         return NULL;
     }
@@ -270,6 +270,7 @@ void engine_on_bind(struct engine *e, uint64_t peer, const struct msg_bind *m)
     struct session *s = session_by_id(&e->sessions, m->session);
     if (!s) return; /* refusals go to the control lane: the next heartbeat is refused */
     if (s->bulk != peer) download_resume(&s->download);
-    s->bulk = peer;
+    session_bind(&e->sessions, s, peer);
+    session_serve(&e->sessions, s, true);
     admission_hear(e, s);
 }

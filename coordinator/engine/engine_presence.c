@@ -7,6 +7,10 @@
 #include "common/base/units.h"
 #include "coordinator/engine/engine_impl.h"
 
+/* The longest time between two looks at all sessions, below ENGINE_PROBE_US: a message only moves the time limits of
+ * its session later, so no limit passes unnoticed. */
+enum { WATCH_US = 1000000 };
+
 /* --- while joined ------------------------------------------------------------------------------------------------- */
 
 /* Repeats DONE, EVAL or ASSIGN to an idle worker that should be busy: it has lost the message, or its state. */
@@ -86,11 +90,20 @@ enum status engine_on_heartbeat(struct engine *e, struct session *s, const struc
     if (admission_is_late(e, s))
         snprintf(waiting_for, WIRE_TEXT_MAX, "nobody: this worker is %s", admission_late_text(e, s, late, sizeof late));
     else
-        engine_waiting(e, waiting_for, WIRE_TEXT_MAX);
+        snprintf(waiting_for, WIRE_TEXT_MAX, "%s", engine_waiting_kept(e));
     engine_send_control(e, s, &reply);
     TRY(remind(e, s, err));
     admission_refresh_ready(e, s);
     return STATUS_OK;
+}
+
+void engine_reassure(struct engine *e)
+{
+    struct msg m = {.type = MSG_HEARTBEAT_ACK};
+    snprintf(m.heartbeat_ack.waiting_for, sizeof m.heartbeat_ack.waiting_for, "%s", e->waiting);
+    for_each_session(e, s) {
+        if (!s->closed) engine_send_control(e, s, &m);
+    }
 }
 
 /* --- leaving ------------------------------------------------------------------------------------------------------ */
@@ -191,7 +204,7 @@ static void probe(struct engine *e, struct session *s)
     struct msg m = {.type = MSG_HEARTBEAT_ACK};
     if (s->closed || e->now_us - s->heard_us < ENGINE_PROBE_US || e->now_us < s->probe_us) return;
     s->probe_us = e->now_us + ENGINE_PROBE_EVERY_US;
-    engine_waiting(e, m.heartbeat_ack.waiting_for, sizeof m.heartbeat_ack.waiting_for);
+    snprintf(m.heartbeat_ack.waiting_for, sizeof m.heartbeat_ack.waiting_for, "%s", engine_waiting_kept(e));
     if (engine_send(e, s->control, WIRE_CONTROL, &m) != STATUS_CLOSED) return;
     s->closed = true;
     log_info("the connection of %s closed: no message for %s", s->name, units_us(e->now_us - s->heard_us).text);
@@ -210,11 +223,11 @@ void engine_watch_sessions(struct engine *e)
     }
 }
 
-uint64_t engine_watch_deadline_us(const struct engine *e)
+void engine_watch_plan(struct engine *e)
 {
-    uint64_t at = UINT64_MAX;
+    uint64_t at = e->now_us + WATCH_US;
+    e->watch_limit_us = admission_evict_after_us(e, NULL);
     for_each_session(e, s) {
-        if (s->flooded) return 0;
         at = min_u64(at, s->heard_us + admission_evict_after_us(e, s));
         if (s->closed) continue;
         at = min_u64(at, max_u64(s->probe_us, s->heard_us + ENGINE_PROBE_US));
@@ -224,5 +237,10 @@ uint64_t engine_watch_deadline_us(const struct engine *e)
         if (!m->active) continue;
         at = min_u64(at, m->heard_us + admission_evict_after_us(e, session_by_member(&e->sessions, m->id)));
     }
-    return at;
+    e->watch_us = at;
+}
+
+uint64_t engine_watch_deadline_us(const struct engine *e)
+{
+    return admission_evict_after_us(e, NULL) < e->watch_limit_us ? 0 : e->watch_us;
 }

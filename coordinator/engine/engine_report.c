@@ -11,6 +11,8 @@
 #include "common/os/run_status.h"
 #include "coordinator/engine/engine_impl.h"
 
+enum { WAITING_KEPT_US = 100000 };
+
 /* --- waiting line ------------------------------------------------------------------------------------------------- */
 
 struct line {
@@ -19,6 +21,12 @@ struct line {
     int n;
     const char *rule; /* of the eviction that the line announces; NULL: none */
 };
+
+/* No more text fits. */
+static bool is_full(const struct line *line)
+{
+    return strlen(line->out) + 1 >= line->cap;
+}
 
 static struct units_text whole_seconds(uint64_t us)
 {
@@ -106,6 +114,7 @@ static void waiting_eval(const struct engine *e, struct line *line)
     for (uint32_t i = 0; i < e->eval.n; i++) {
         const struct eval_share *share = &e->eval.shares[i];
         const struct session *s = session_by_id(&e->sessions, share->holder);
+        if (is_full(line)) return;
         if (share->done) continue;
         if (s)
             add_worker(e, line, s->name, s, engine_member(e, s));
@@ -129,6 +138,7 @@ static void waiting_work(const struct engine *e, struct line *line)
         text_add(line->out, line->cap, "round %llu: %u of %u deltas are in%s", (unsigned long long)r->round + 1,
                  all > missing ? all - missing : 0, all, missing ? ", missing: " : "");
     for_each_member(&r->members, m) {
+        if (is_full(line)) return;
         if (member_waits(m)) add_worker(e, line, m->name, session_by_member(&e->sessions, m->id), m);
     }
 }
@@ -139,6 +149,7 @@ static void waiting_ready(const struct engine *e, struct line *line)
     for_each_session(e, s) ready += s->ready_us > 0;
     text_add(line->out, line->cap, "workers: %u of %u are ready", ready, need);
     for_each_session(e, s) {
+        if (is_full(line)) return;
         if (s->ready_us) continue;
         text_add(line->out, line->cap, "%s", line->n ? "" : "; ");
         add_worker(e, line, s->name, s, engine_member(e, s));
@@ -177,6 +188,13 @@ const char *engine_waiting(const struct engine *e, char *out, size_t cap)
     if (line.rule) text_add(line.out, line.cap, "; eviction: %s", line.rule);
     text_make_clean(out); /* the text may end inside a UTF-8 character */
     return out;
+}
+
+const char *engine_waiting_kept(struct engine *e)
+{
+    if (e->waiting_us && e->now_us - e->waiting_us < WAITING_KEPT_US) return e->waiting;
+    e->waiting_us = e->now_us;
+    return engine_waiting(e, e->waiting, sizeof e->waiting);
 }
 
 void engine_emit_restart(struct engine *e)

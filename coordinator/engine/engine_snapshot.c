@@ -126,6 +126,12 @@ bool engine_snapshot_renews(struct engine *e, struct session *s)
     return true;
 }
 
+static enum status write_theta(void *arg, struct err *err)
+{
+    struct engine *e = arg;
+    return e->store->ops->spool_write(e->store, spool_offset(e), e->ledger.outer.theta, theta_bytes(e), err);
+}
+
 void engine_snapshot_refresh(struct engine *e, const struct session *joiner)
 {
     const struct ledger *l = &e->ledger;
@@ -134,7 +140,7 @@ void engine_snapshot_refresh(struct engine *e, const struct session *joiner)
     struct err why = {0};
     if (bytes <= theta_bytes(e) || !can_refresh(e, joiner)) return;
     e->fresh_us = 0;
-    if (e->store->ops->spool_write(e->store, spool_offset(e), l->outer.theta, theta_bytes(e), &why) != STATUS_OK) {
+    if (engine_long(e, theta_bytes(e), write_theta, e, &why) != STATUS_OK) {
         log_warn("%s: %s starts from a checkpoint and %s of updates", why.msg, joiner->name,
                  units_bytes((double)bytes).text);
         e->store->ops->spool_forget(e->store, spool_offset(e), theta_bytes(e));

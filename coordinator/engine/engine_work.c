@@ -32,7 +32,7 @@ static enum status reject_dropped(struct engine *e, uint32_t fragment, struct er
     for_each_session(e, s) {
         const struct member *m = engine_member(e, s);
         if (!m || !s->uploads[fragment].active || m->work.parts[fragment].state != PART_DROPPED) continue;
-        upload_drop(&s->uploads[fragment], &e->sessions.uploads);
+        session_upload_drop(&e->sessions, fragment, &s->uploads[fragment]);
         TRY(engine_reject(e, s, m->work.round, fragment, REJECT_LATE, "too late: its round closed without it", err));
     }
     return STATUS_OK;
@@ -59,6 +59,32 @@ static void emit_update(struct engine *e, const struct round_close *close)
     engine_emit(e, &event);
 }
 
+struct closing {
+    struct engine *e;
+    const struct round_close *close;
+    const struct record_clock *clock;
+};
+
+static enum status merge_and_journal(void *arg, struct err *err)
+{
+    const struct closing *c = arg;
+    struct engine *e = c->e;
+    struct ledger *l = &e->ledger;
+    TRY(ledger_close(l, c->close, c->clock, err));
+    if (config_syncs_updates(&e->config)) TRY(journal_sync(&l->journal, err));
+    return STATUS_OK;
+}
+
+/* Bytes that a merge reads and writes: the deltas, theta and the optimizer's state. */
+static uint64_t merged_bytes(const struct engine *e, const struct round_close *close)
+{
+    const struct ledger *l = &e->ledger;
+    if (config_syncs_updates(&e->config)) return ENGINE_SYNCS;
+    uint64_t bytes = 3 * sizeof(float) * l->layout.fragments[close->fragment].count;
+    for (uint32_t i = 0; i < close->n; i++) bytes += round_close_part(&l->round, close, i)->bytes;
+    return bytes;
+}
+
 static enum status close_one(struct engine *e, const struct round_close *close, struct err *err)
 {
     struct ledger *l = &e->ledger;
@@ -68,12 +94,12 @@ static enum status close_one(struct engine *e, const struct round_close *close, 
     uint32_t last = close->ids[close->n - 1];
     const struct session *s = session_by_member(&e->sessions, last);
     if (close->late) emit_late(e, close);
-    TRY(ledger_close(l, close, &clock, err));
+    struct closing closing = {e, close, &clock};
+    TRY(engine_long(e, merged_bytes(e, close), merge_and_journal, &closing, err));
     assert(l->round.versions[close->fragment] == version + 1);
     round_note_update(&l->round, close->fragment, e->now_us);
     e->rate.updates++;
     e->updated_us = e->now_us;
-    if (config_syncs_updates(&e->config)) TRY(journal_sync(&l->journal, err));
     emit_update(e, close);
     engine_round_follow(e, RECORD_UPDATE, 0);
     engine_wake_gets(e, close);
@@ -110,7 +136,17 @@ static double run_epoch(const struct engine *e)
     return samples ? (double)(book->cursor - lease_outstanding(book)) / (double)samples : 0;
 }
 
-void engine_send_assign(struct engine *e, struct session *s, const struct member *m)
+/* What ASSIGN says of the run. It costs a pass over all workers: once for a round. */
+struct run_pace {
+    double lr, epoch;
+};
+
+static struct run_pace run_pace(const struct engine *e, uint64_t round)
+{
+    return (struct run_pace){engine_run_lr(e, round), run_epoch(e)};
+}
+
+static void send_assign(struct engine *e, struct session *s, const struct member *m, const struct run_pace *pace)
 {
     const struct assignment *work = &m->work;
     assert(work->open && work->n_ranges > 0 && work->n_ranges <= WIRE_RANGES_MAX);
@@ -120,8 +156,8 @@ void engine_send_assign(struct engine *e, struct session *s, const struct member
                                  .steps = work->steps,
                                  .step0 = work->step0,
                                  .step_rate = work->step_rate,
-                                 .lr = engine_run_lr(e, work->round),
-                                 .epoch = run_epoch(e),
+                                 .lr = pace->lr,
+                                 .epoch = pace->epoch,
                                  .n_ranges = work->n_ranges,
                                  .n_fragments = e->ledger.layout.n_fragments}};
     memcpy(msg.assign.ranges, work->ranges, sizeof msg.assign.ranges);
@@ -129,12 +165,18 @@ void engine_send_assign(struct engine *e, struct session *s, const struct member
     engine_send_control(e, s, &msg);
 }
 
+void engine_send_assign(struct engine *e, struct session *s, const struct member *m)
+{
+    struct run_pace pace = run_pace(e, m->work.round);
+    send_assign(e, s, m, &pace);
+}
+
 static enum status write_open(struct engine *e, const struct round_open *open, struct err *err)
 {
     struct record_open record = {.clock = engine_clock(e), .n_fragments = e->ledger.layout.n_fragments, .open = *open};
     enum status status = engine_write(e, RECORD_OPEN, &record, NULL, err);
     /* Sync before the worker sees its assignment: after a power cut the same ranges must not be handed out again. */
-    return status == STATUS_OK && config_syncs_updates(&e->config) ? journal_sync(&e->ledger.journal, err) : status;
+    return status == STATUS_OK && config_syncs_updates(&e->config) ? engine_sync(e, err) : status;
 }
 
 /* Gives places to all sessions when min_workers are ready for the first round. */
@@ -162,10 +204,11 @@ enum status engine_open_work(struct engine *e, bool *any_p, struct err *err)
     TRY(write_open(e, &open, err));
     assert(round_busy(&l->round));
     round_note_open(&l->round, e->now_us);
+    struct run_pace pace = run_pace(e, member_by_id(&l->round.members, ids[0])->work.round); /* the same for all */
     for (uint32_t i = 0; i < n; i++) {
         struct session *s = session_by_member(&e->sessions, ids[i]);
         if (!s) continue;
-        engine_send_assign(e, s, member_by_id(&l->round.members, ids[i]));
+        send_assign(e, s, member_by_id(&l->round.members, ids[i]), &pace);
         if (s->last.state == WORKER_READY) s->last.state = WORKER_TRAINING; /* until its next heartbeat */
         admission_refresh_ready(e, s);
     }
@@ -205,7 +248,7 @@ enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err)
     if (engine_newest(e)->round != round_done(&l->round)) TRY(engine_checkpoint(e, err));
     struct record_clock clock = engine_clock(e);
     TRY(ledger_write(l, RECORD_DONE, &clock, NULL, err));
-    TRY(journal_sync(&l->journal, err));
+    TRY(engine_sync(e, err));
     assert(l->done && engine_newest(e)->round == round_done(&l->round));
     e->done_us = e->now_us;
     struct engine_event event = {.kind = ENGINE_EVENT_DONE,

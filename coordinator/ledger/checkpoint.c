@@ -271,6 +271,7 @@ static enum status round_decode(struct ledger *l, struct reader *r)
     fields_read(count_fields, &count, r);
     for (uint32_t i = 0; !r->bad && i < count.members; i++) TRY(member_decode(round, F, r));
     gates_decode(round, F, r);
+    round_recount(round);
     return r->bad ? STATUS_CORRUPT : round_check(round);
 }
 

@@ -30,7 +30,9 @@ static double excess_of(const struct ledger *l, const struct round_close *close,
 {
     const struct merge_bounds *bounds = &l->outer.merger.bounds;
     if (l->config->train.method != METHOD_ASYNC || bounds->least == UINT32_MAX || close->n >= bounds->least) return 0;
-    double excess = round_excess(&l->round, close, i);
+    struct round_peers peers;
+    round_peers_of(&l->round, close, &peers);
+    double excess = round_excess(&l->round, &peers, i);
     return excess > bounds->whole ? excess : 0;
 }
 

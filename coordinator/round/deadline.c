@@ -1,20 +1,48 @@
 #include "coordinator/round/deadline.h"
 
 #include <assert.h>
-#include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 
-#include "common/base/median.h"
 #include "common/base/units.h"
 
 enum { SAMPLES_MIN = 3 };
 
+/* Moves the values between the oldest sample's place and the new one's, so that the array stays sorted. */
+static void sort_in(struct deadline *d, uint64_t duration_us)
+{
+    uint32_t at = d->n;
+    if (d->n == DEADLINE_SAMPLES) {
+        at = 0;
+        while (d->sorted_us[at] != d->samples_us[d->next]) at++;
+    }
+    assert(at < DEADLINE_SAMPLES);
+    while (at > 0 && d->sorted_us[at - 1] > duration_us) d->sorted_us[at] = d->sorted_us[at - 1], at--;
+    while (at + 1 < d->n && d->sorted_us[at + 1] < duration_us) d->sorted_us[at] = d->sorted_us[at + 1], at++;
+    d->sorted_us[at] = duration_us;
+}
+
+/* The lower median of the distances to the median: they grow to both sides of it. */
+static uint64_t mad_of(const uint64_t *sorted, uint32_t n)
+{
+    uint32_t middle = (n - 1) / 2, left = middle, right = middle + 1;
+    uint64_t median = sorted[middle], distance = 0;
+    for (uint32_t i = 0; i < middle; i++) { /* the median's own distance is the first */
+        bool down = left > 0 && (right == n || median - sorted[left - 1] <= sorted[right] - median);
+        distance = down ? median - sorted[--left] : sorted[right++] - median;
+    }
+    return distance;
+}
+
 void deadline_add(struct deadline *d, uint64_t duration_us)
 {
     assert(d->next < DEADLINE_SAMPLES && d->n <= DEADLINE_SAMPLES);
+    sort_in(d, duration_us);
     d->samples_us[d->next] = duration_us;
     d->next = (d->next + 1) % DEADLINE_SAMPLES;
     if (d->n < DEADLINE_SAMPLES) d->n++;
+    d->median_us = d->sorted_us[(d->n - 1) / 2];
+    d->mad_us = mad_of(d->sorted_us, d->n);
 }
 
 static uint64_t clamp(double us, uint64_t floor_us, uint64_t ceiling_us)
@@ -28,16 +56,9 @@ struct deadline_limit deadline_of(const struct deadline *d, double k, uint64_t f
                                   uint64_t unknown_us)
 {
     if (d->n < SAMPLES_MIN) return (struct deadline_limit){.limit_us = clamp((double)unknown_us, floor_us, ceiling_us)};
-    double v[DEADLINE_SAMPLES];
-    for (uint32_t i = 0; i < d->n; i++) v[i] = (double)d->samples_us[i];
-    double median = median_of(v, d->n);
-    for (uint32_t i = 0; i < d->n; i++) v[i] = fabs(v[i] - median);
-    double mad = median_of(v, d->n);
-    return (struct deadline_limit){.limit_us = clamp(median + k * mad, floor_us, ceiling_us),
-                                   .median_us = (uint64_t)median,
-                                   .mad_us = (uint64_t)mad,
-                                   .k = k,
-                                   .n = d->n};
+    double us = (double)d->median_us + k * (double)d->mad_us;
+    return (struct deadline_limit){
+        .limit_us = clamp(us, floor_us, ceiling_us), .median_us = d->median_us, .mad_us = d->mad_us, .k = k, .n = d->n};
 }
 
 const char *deadline_text(const struct deadline_limit *limit, char *out, size_t cap)

@@ -11,7 +11,9 @@ enum { DEADLINE_SAMPLES = 64 };
 /* The latest DEADLINE_SAMPLES durations. Zeroed: no durations. */
 struct deadline {
     uint64_t samples_us[DEADLINE_SAMPLES]; /* ring */
+    uint64_t sorted_us[DEADLINE_SAMPLES];  /* the same, ascending */
     uint32_t n, next;
+    uint64_t median_us, mad_us; /* of the samples */
 };
 
 struct deadline_limit {

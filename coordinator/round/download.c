@@ -54,10 +54,10 @@ bool download_add(struct download *s, const struct msg_get *get, uint64_t total)
     return set_total(item, total);
 }
 
-void download_wake(struct download *s, uint32_t fragment, uint64_t version, uint64_t total)
+bool download_wake(struct download *s, uint32_t fragment, uint64_t version, uint64_t total)
 {
     struct download_item *item = find(s, OBJECT_UPDATE, fragment, version);
-    if (item && item->parked) set_total(item, total);
+    return item && item->parked && set_total(item, total);
 }
 
 void download_leave_out(struct download *s, uint32_t fragment, uint64_t version, uint64_t from, uint64_t to)

@@ -35,8 +35,8 @@ struct download {
  * A request for the same object replaces the older one. If it begins at the end of the older one or later, it extends
  * it, so a worker can request the next window early. False: nothing to send, or too many requests. */
 bool download_add(struct download *s, const struct msg_get *get, uint64_t total);
-/* Activates a parked request: its update exists now. */
-void download_wake(struct download *s, uint32_t fragment, uint64_t version, uint64_t total);
+/* Activates a parked request: its update exists now. False: there is none. */
+bool download_wake(struct download *s, uint32_t fragment, uint64_t version, uint64_t total);
 /* Skips bytes [from, to) of this update, 0 < from, because the worker has them. A request that begins inside these
  * bytes is sent completely: the worker does not have them after all. */
 void download_leave_out(struct download *s, uint32_t fragment, uint64_t version, uint64_t from, uint64_t to);

@@ -122,9 +122,7 @@ struct member *member_by_uuid(const struct member_table *t, const uint8_t uuid[W
 
 uint32_t member_count_active(const struct member_table *t)
 {
-    uint32_t n = 0;
-    for_each_member(t, m) n += m->active;
-    return n;
+    return t->n_active;
 }
 
 bool member_has(const struct member *m, uint32_t fragment, enum part_state state)
@@ -132,21 +130,9 @@ bool member_has(const struct member *m, uint32_t fragment, enum part_state state
     return m->work.open && m->work.parts[fragment].state == state;
 }
 
-static const struct part *first_part(const struct member *m, enum part_state state)
-{
-    for (uint32_t f = 0; f < m->n_fragments; f++)
-        if (member_has(m, f, state)) return &m->work.parts[f];
-    return NULL;
-}
-
 bool member_waits(const struct member *m)
 {
-    return first_part(m, PART_WAITED) != NULL;
-}
-
-const struct part *member_first_held(const struct member *m)
-{
-    return first_part(m, PART_HELD);
+    return m->work.open && m->work.waited;
 }
 
 struct member *member_next(const struct member_table *t, const struct member *m)

@@ -40,8 +40,9 @@ struct part {
 };
 
 struct assignment {
-    bool open;   /* at least one part is in state WAITED or HELD */
-    bool merged; /* at least one part was merged: the lease is committed */
+    bool open;             /* at least one part is in state WAITED or HELD */
+    uint32_t waited, held; /* while open: parts in these states (round_recount) */
+    bool merged;           /* at least one part was merged: the lease is committed */
     uint64_t round;
     uint32_t steps;
     double step0, step_rate;
@@ -114,6 +115,7 @@ enum { MEMBERS_MAX = 1 << 16 }; /* their encoded state, with 256 fragments each,
 struct member_table {
     struct member **members;
     uint32_t n, cap, n_fragments;
+    uint32_t n_active; /* kept by the folds of the round (round_recount) */
 };
 
 void member_table_init(struct member_table *t, uint32_t n_fragments);
@@ -135,8 +137,6 @@ uint32_t member_count_active(const struct member_table *t);
 bool member_has(const struct member *m, uint32_t fragment, enum part_state state);
 /* A part of its open assignment has not arrived. */
 bool member_waits(const struct member *m);
-/* The first part that was delivered and not merged; NULL: none. */
-const struct part *member_first_held(const struct member *m);
 /* The member after m, by id; m NULL: the first. NULL: none. */
 struct member *member_next(const struct member_table *t, const struct member *m);
 /* A loop over all members, by id; m: the name of its variable. */

@@ -22,6 +22,11 @@ struct policy {
 
 extern const struct policy policy_barrier, policy_async;
 
+/* Counts a part of an open assignment: by 1, or by UINT32_MAX to take it out. */
+void round_count_part(struct round *r, struct member *m, uint32_t fragment, uint8_t state, uint32_t by);
+/* Changes a part of an open assignment, and the counts with it. */
+void round_set_part(struct round *r, struct member *m, uint32_t fragment, const struct part *part);
+
 /* Ends the member's assignment if none of its parts is in state WAITED or HELD. Unmerged work returns its lease. */
 void round_settle(struct round *r, struct member *m);
 

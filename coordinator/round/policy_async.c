@@ -154,8 +154,9 @@ static uint64_t due_us(const struct round *r, const struct group *g, uint32_t fr
 static bool async_close(const struct round *r, uint64_t now_us, struct round_close *close)
 {
     for (uint32_t f = 0; f < r->p.n_fragments; f++) {
+        if (!r->counts[f].held) continue;
         struct group g = group_of(r, f);
-        if (!g.held || now_us < due_us(r, &g, f)) continue;
+        if (now_us < due_us(r, &g, f)) continue;
         *close = (struct round_close){.fragment = f};
         for_each_member(&r->members, m) {
             if (!member_has(m, f, PART_HELD) || close->n == WIRE_NAMED_MAX) continue;
@@ -171,8 +172,9 @@ static uint64_t async_deadline(const struct round *r)
 {
     uint64_t at = UINT64_MAX;
     for (uint32_t f = 0; f < r->p.n_fragments; f++) {
+        if (!r->counts[f].held) continue;
         struct group g = group_of(r, f);
-        if (g.held) at = min_u64(at, due_us(r, &g, f));
+        at = min_u64(at, due_us(r, &g, f));
     }
     return at;
 }
@@ -239,6 +241,7 @@ static enum status async_plan(const struct round *r, uint64_t now_us, struct rou
     uint64_t handed_out = r->steps_committed + r->steps_outstanding, left = unassigned(r);
     uint32_t ready = 0;
     (void)now_us;
+    if (!r->n_free) return STATUS_OK; /* all train */
     for_each_member(&r->members, m) ready += m->ready;
     if (!left || (!handed_out && ready < r->p.min_workers)) return STATUS_OK;
     for_each_member(&r->members, m) {

@@ -26,20 +26,6 @@ static uint16_t barrier_judge(const struct round *r, const struct member *m, con
     return REJECT_BASE;
 }
 
-struct arrival_count {
-    uint32_t held, waited;
-};
-
-static struct arrival_count count(const struct round *r, uint32_t fragment)
-{
-    struct arrival_count t = {0};
-    for_each_member(&r->members, m) {
-        t.held += member_has(m, fragment, PART_HELD);
-        t.waited += member_has(m, fragment, PART_WAITED);
-    }
-    return t;
-}
-
 /* The opening time of a round from the journal is unknown. Its workers get the time to reconnect and to recompute the
  * round, measured by the compute time of delivered parts. */
 static uint64_t resumed_us(const struct round *r, uint32_t fragment)
@@ -67,9 +53,9 @@ static uint64_t close_late_us(const struct round *r, uint32_t fragment)
 
 static bool closable(const struct round *r, uint32_t fragment, uint64_t now_us, bool *late_p)
 {
-    struct arrival_count t = count(r, fragment);
-    *late_p = t.waited > 0;
-    return t.held && (!t.waited || now_us >= close_late_us(r, fragment));
+    const struct round_count *t = &r->counts[fragment];
+    *late_p = t->waited > 0;
+    return t->held && (!t->waited || now_us >= close_late_us(r, fragment));
 }
 
 static bool barrier_close(const struct round *r, uint64_t now_us, struct round_close *close)
@@ -104,7 +90,7 @@ static uint64_t barrier_deadline(const struct round *r)
 {
     uint64_t at = r->idle_us && r->members.n && !barrier_over(r) ? r->idle_us + patience_us : UINT64_MAX;
     for (uint32_t f = 0; r->open && f < r->p.n_fragments; f++) {
-        if (r->closed[f] || !count(r, f).waited) continue;
+        if (r->closed[f] || !r->counts[f].waited) continue;
         at = min_u64(at, close_late_us(r, f));
     }
     return at;
@@ -188,11 +174,12 @@ static enum status barrier_plan(const struct round *r, uint64_t now_us, struct r
 
 static void barrier_updated(struct round *r, uint32_t fragment)
 {
+    const struct part late = {.state = PART_DROPPED, .code = REJECT_LATE};
     assert(r->open && !r->closed[fragment]);
     r->closed[fragment] = true;
     for_each_member(&r->members, m) {
         if (!member_has(m, fragment, PART_WAITED)) continue;
-        m->work.parts[fragment] = (struct part){.state = PART_DROPPED, .code = REJECT_LATE};
+        round_set_part(r, m, fragment, &late);
         round_settle(r, m);
     }
     for (uint32_t f = 0; f < r->p.n_fragments; f++)

@@ -116,8 +116,10 @@ static bool was_refused(const struct member *m)
 void round_settle(struct round *r, struct member *m)
 {
     struct assignment *work = &m->work;
-    if (!work->open || member_waits(m) || member_first_held(m)) return;
+    if (!work->open || work->waited || work->held) return;
     work->open = false;
+    r->n_open--;
+    r->n_free += m->active;
     m->assigned_us = 0;
     count_strike(r, m);
     m->in_step = m->active && (work->merged || was_refused(m)) && m->strikes < GATE_STRIKES;
@@ -136,6 +138,8 @@ enum status round_fold_join(struct round *r, uint32_t id, const uint8_t uuid[WIR
     struct member *m = member_by_uuid(&r->members, uuid);
     if (m) {
         if (m->id != id) return STATUS_STATE;
+        r->members.n_active += !m->active;
+        r->n_free += !m->active && !m->work.open;
         m->active = true;
         memset(m->name, 0, sizeof m->name);
         memcpy(m->name, name, strnlen(name, sizeof m->name - 1));
@@ -145,11 +149,15 @@ enum status round_fold_join(struct round *r, uint32_t id, const uint8_t uuid[WIR
     if (m) {
         if (!member_is_vacant(m)) return STATUS_STATE;
         member_replace(m, uuid, name);
+        r->members.n_active++;
+        r->n_free++;
         return STATUS_OK;
     }
     if (id != r->members.n) return STATUS_STATE;
     TRY(member_add(&r->members, uuid, name, &m));
     assert(m->id == id && m->active && !m->work.open);
+    r->members.n_active++;
+    r->n_free++;
     return STATUS_OK;
 }
 
@@ -157,16 +165,16 @@ enum status round_fold_join(struct round *r, uint32_t id, const uint8_t uuid[WIR
  * would keep the round open forever, so delivered parts are dropped, too. */
 static void drop_parts(struct round *r, struct member *m, uint32_t fragment, uint16_t code)
 {
+    const struct part gone = {.state = PART_DROPPED, .code = code};
     bool dropped = false;
     assert(m->work.open && m->next_round == m->work.round + 1);
     for (uint32_t f = 0; f < r->p.n_fragments; f++) {
-        struct part *part = &m->work.parts[f];
-        if ((fragment != UINT32_MAX && fragment != f) || part->state != PART_WAITED) continue;
-        *part = (struct part){.state = PART_DROPPED, .code = code};
+        if ((fragment != UINT32_MAX && fragment != f) || m->work.parts[f].state != PART_WAITED) continue;
+        round_set_part(r, m, f, &gone);
         dropped = true;
     }
     for (uint32_t f = 0; f < r->p.n_fragments && dropped && r->p.together; f++)
-        if (m->work.parts[f].state == PART_HELD) m->work.parts[f] = (struct part){.state = PART_DROPPED, .code = code};
+        if (m->work.parts[f].state == PART_HELD) round_set_part(r, m, f, &gone);
     round_settle(r, m);
 }
 
@@ -174,6 +182,8 @@ enum status round_fold_leave(struct round *r, uint32_t id)
 {
     struct member *m = member_by_id(&r->members, id);
     if (!m || !m->active) return STATUS_STATE;
+    r->members.n_active--;
+    r->n_free -= !m->work.open;
     m->active = false;
     m->in_step = false;
     m->ready = false;
@@ -185,8 +195,10 @@ enum status round_fold_leave(struct round *r, uint32_t id)
 static void assign(struct round *r, struct member *m, const struct round_grant *grant, const uint64_t *versions)
 {
     struct assignment *work = &m->work;
-    assert(m->active && !work->open);
+    assert(m->active && !work->open && !work->waited && !work->held);
     work->open = true;
+    r->n_open++;
+    r->n_free--;
     work->merged = false;
     work->round = grant->round;
     work->steps = grant->steps;
@@ -199,6 +211,7 @@ static void assign(struct round *r, struct member *m, const struct round_grant *
     for (uint32_t f = 0; f < r->p.n_fragments; f++) {
         work->parts[f] = (struct part){.state = PART_WAITED};
         if (r->open && r->closed[f]) work->parts[f] = (struct part){.state = PART_DROPPED, .code = REJECT_LATE};
+        round_count_part(r, m, f, work->parts[f].state, 1);
     }
     m->next_round = grant->round + 1;
     r->steps_outstanding += grant->steps;
@@ -258,11 +271,12 @@ static struct part *held_part(struct round *r, uint32_t id, uint64_t round, uint
 
 enum status round_fold_delta(struct round *r, uint32_t id, uint64_t round, uint32_t fragment, const struct part *part)
 {
-    struct part *slot = waited_part(r, id, round, fragment);
+    const struct part *slot = waited_part(r, id, round, fragment);
     if (!slot) slot = held_part(r, id, round, fragment, part);
     if (!slot || !part->tokens) return STATUS_STATE;
-    *slot = *part;
-    slot->state = PART_HELD;
+    struct part held = *part;
+    held.state = PART_HELD;
+    round_set_part(r, member_by_id(&r->members, id), fragment, &held);
     assert(!r->policy->barrier || (r->open && !r->closed[fragment]));
     return STATUS_OK;
 }
@@ -334,9 +348,10 @@ enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t versi
     r->versions[fragment] = version;
     for (uint32_t i = 0; i < n; i++) {
         struct member *m = member_by_id(&r->members, named[i].id);
-        struct part *part = &m->work.parts[fragment];
-        if (!r->policy->barrier) m->last[fragment] = sample_of(r, m, part);
-        part->state = PART_MERGED;
+        struct part merged = m->work.parts[fragment];
+        if (!r->policy->barrier) m->last[fragment] = sample_of(r, m, &merged);
+        merged.state = PART_MERGED;
+        round_set_part(r, m, fragment, &merged);
         assert(m->merged_in[fragment] < version && m->next_round == named[i].round + 1);
         m->merged[fragment] = named[i].round + 1;
         m->merged_in[fragment] = version;
@@ -468,22 +483,33 @@ static struct gate_sample sample_now(const struct round *r, const struct member 
     return member_has(m, fragment, PART_HELD) ? sample_of(r, m, part) : m->last[fragment];
 }
 
-double round_excess(const struct round *r, const struct round_close *close, uint32_t i)
+void round_peers_of(const struct round *r, const struct round_close *close, struct round_peers *p)
 {
-    struct gate_sample samples[WIRE_NAMED_MAX];
-    const struct part *part = round_close_part(r, close, i);
     bool barrier = r->policy->barrier;
-    struct gate_sample own = sample_of(r, member_by_id(&r->members, close->ids[i]), part);
-    uint32_t n = 0, most = barrier ? close->n : r->members.n;
-    if ((barrier ? close->n : member_count_active(&r->members)) < GATE_MEMBERS_MIN) return 0;
-    for (uint32_t k = 0; k < most && n < WIRE_NAMED_MAX; k++) {
+    uint32_t most = barrier ? close->n : r->members.n;
+    p->close = close;
+    p->n = 0;
+    p->reach = p->expected = 0;
+    if ((barrier ? close->n : member_count_active(&r->members)) < GATE_MEMBERS_MIN) return;
+    for (uint32_t k = 0; k < most && p->n < WIRE_NAMED_MAX; k++) {
         const struct member *m = member_by_id(&r->members, barrier ? close->ids[k] : k);
         struct gate_sample sample = {0};
         if (m->active || barrier) sample = sample_now(r, m, close->fragment);
-        if (sample.norm > 0 && sample.reach > 0) samples[n++] = sample;
+        if (sample.norm > 0 && sample.reach > 0) p->samples[p->n++] = sample;
     }
-    double expected = gate_expected(&r->p.gate, samples, n, (double)own.reach);
-    return expected > 0 ? (double)part->norm / expected : 0;
+}
+
+double round_excess(const struct round *r, struct round_peers *p, uint32_t i)
+{
+    struct gate_sample samples[WIRE_NAMED_MAX];
+    const struct part *part = round_close_part(r, p->close, i);
+    double reach = (double)sample_of(r, member_by_id(&r->members, p->close->ids[i]), part).reach;
+    if (reach != p->reach) {
+        memcpy(samples, p->samples, p->n * sizeof *samples);
+        p->expected = gate_expected(&r->p.gate, samples, p->n, reach);
+        p->reach = reach;
+    }
+    return p->expected > 0 ? (double)part->norm / p->expected : 0;
 }
 
 enum status round_plan(const struct round *r, uint64_t now_us, struct round_open *open)
@@ -536,8 +562,5 @@ uint64_t round_staleness(const struct round *r, uint32_t fragment, uint64_t base
 
 bool round_busy(const struct round *r)
 {
-    for_each_member(&r->members, m) {
-        if (m->work.open) return true;
-    }
-    return false;
+    return r->n_open > 0;
 }

@@ -56,6 +56,11 @@ struct round_tally {
     uint64_t stale[ROUND_STALENESS]; /* assignments by the staleness of their first merged part; the last: or more */
 };
 
+/* Parts of one fragment in open assignments. */
+struct round_count {
+    uint32_t waited, held;
+};
+
 struct round {
     const struct policy *policy;
     struct round_params p;
@@ -76,6 +81,11 @@ struct round {
 
     /* async: inner steps of all workers */
     uint64_t steps_committed, steps_outstanding;
+
+    /* What the folds keep, so that no message costs a pass over members or fragments (round_recount). */
+    struct round_count counts[LAYOUT_FRAGMENTS_MAX];
+    uint32_t n_open; /* open assignments */
+    uint32_t n_free; /* active members without one */
 
     /* totals of merged work */
     uint64_t tokens, worker_steps, compute_us;
@@ -115,6 +125,13 @@ struct round_close {
     uint32_t ids[WIRE_NAMED_MAX];
     bool late;                   /* the time limit closed it */
     struct deadline_limit limit; /* that limit */
+};
+
+struct round_peers {
+    const struct round_close *close;
+    struct gate_sample samples[WIRE_NAMED_MAX];
+    uint32_t n;
+    double reach, expected; /* the last answer of gate_expected: most deltas of a round have the same reach */
 };
 
 /* One delta that an update names: worker id and round. */
@@ -161,6 +178,10 @@ enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t versi
  * - steps_outstanding is the sum of the steps of open assignments;
  * - no member was merged in a version that does not exist. */
 enum status round_check(const struct round *r) MUST_CHECK;
+/* Counts all that the folds keep: parts, open assignments, active and free members. For a decoded round. */
+void round_recount(struct round *r);
+/* What the folds kept equals a new count. For tests. */
+bool round_counts_hold(const struct round *r);
 
 /* --- questions --- */
 /* Judges an offered part. REJECT and DROP set *code_p and *reason_p (static text). */
@@ -172,7 +193,9 @@ bool round_next_close(const struct round *r, uint64_t now_us, struct round_close
 const struct part *round_close_part(const struct round *r, const struct round_close *close, uint32_t i);
 /* Norm of the delta of close->ids[i] over the norm that the other workers expect. async: from the last delta of each
  * active member (coordinator/round/gate.h); otherwise the median of the round. 0: fewer than three workers. */
-double round_excess(const struct round *r, const struct round_close *close, uint32_t i);
+double round_excess(const struct round *r, struct round_peers *p, uint32_t i);
+/* The deltas that those of a close are compared with; borrows `close`. */
+void round_peers_of(const struct round *r, const struct round_close *close, struct round_peers *p);
 /* The time at which round_next_close or round_plan may answer differently without an event; UINT64_MAX: never. */
 uint64_t round_deadline_us(const struct round *r);
 /* Plans the assignments to make now into *open; open->n == 0: none. LIMIT at the end of the sample order. */

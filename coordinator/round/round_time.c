@@ -19,13 +19,6 @@ static void allow_records(struct member *m)
     m->records += RECORD_REPEATS * m->work.steps;
 }
 
-static uint32_t held(const struct round *r, uint32_t fragment)
-{
-    uint32_t n = 0;
-    for_each_member(&r->members, m) n += member_has(m, fragment, PART_HELD);
-    return n;
-}
-
 uint32_t round_quorum(const struct round *r)
 {
     uint32_t n = r->p.quorum ? r->p.quorum : (uint32_t)(((uint64_t)r->n_assigned * r->p.quorum_percent + 99) / 100);
@@ -38,7 +31,7 @@ static void start_clocks(struct round *r, uint64_t now_us, bool resumed)
     assert(now_us >= r->opened_us);
     r->opened_us = now_us;
     r->resumed = resumed;
-    for (uint32_t f = 0; f < r->p.n_fragments; f++) r->quorum_us[f] = held(r, f) >= round_quorum(r) ? now_us : 0;
+    for (uint32_t f = 0; f < r->p.n_fragments; f++) r->quorum_us[f] = r->counts[f].held >= round_quorum(r) ? now_us : 0;
 }
 
 void round_note_resume(struct round *r, uint64_t now_us)
@@ -148,7 +141,7 @@ void round_note_delivery(struct round *r, const struct member *m, uint32_t fragm
         if (!r->policy->barrier && complete) deadline_add(&r->durations, now_us - m->assigned_us);
         if (complete) measure_speed(r, member_by_id(&r->members, m->id), &m->work.parts[fragment], now_us);
     }
-    if (!r->quorum_us[fragment] && held(r, fragment) >= round_quorum(r)) r->quorum_us[fragment] = now_us;
+    if (!r->quorum_us[fragment] && r->counts[fragment].held >= round_quorum(r)) r->quorum_us[fragment] = now_us;
 }
 
 void round_note_close(struct round *r, uint64_t now_us)

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/plan/plan_run.h"
+#include "cli/plan/plan.h"
 #include "common/base/mem.h"
 #include "tests/bench/lib/machine.h"
 
@@ -100,7 +100,7 @@ static struct plan_run plan(const struct row *row, const char *method, const str
     must(config_resolve(config, &sources, &err), &err);
     struct plan_setup setup = {config, costs, links, row->workers, steps_s};
     struct plan_run run;
-    must(plan_run_make(&run, &setup, 1000, &err), &err);
+    must(plan_run_make(&run, &setup, 1000, NULL, &err), &err);
     mem_free(config);
     return run;
 }
@@ -155,8 +155,6 @@ int main(int argc, char **argv)
                                         "mbit", row->mbit, "links", row->links, "speeds", row->speeds, "overlap",
                                         (int)row->overlap, "one", row->one, "diloco_s", d.seconds, "async_s", a.seconds,
                                         "gain", gain, "most", most, "bytes", bytes));
-        mem_free(a.ends_s);
-        mem_free(d.ends_s);
     }
     json_t *all = json_pack("{s:s,s:o,s:o}", "name", "async-links", "machine", machine_json(), "rows", out);
     bool ok = all && (!json || !json_dump_file(all, json, JSON_INDENT(2) | JSON_REAL_PRECISION(6)));

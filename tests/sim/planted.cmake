@@ -56,10 +56,10 @@ atoll_planted(update_visible_before_fsync coordinator/engine/engine_work.c
     "if (config_syncs_updates(&e->config)) TRY(journal_sync(&l->journal, err));"
     "")
 atoll_planted(assignment_visible_before_fsync coordinator/engine/engine_work.c
-    "return status == STATUS_OK && config_syncs_updates(&e->config) ? journal_sync(&e->ledger.journal, err) : status;"
+    "return status == STATUS_OK && config_syncs_updates(&e->config) ? engine_sync(e, err) : status;"
     "return status;")
 atoll_planted(refusal_visible_before_fsync coordinator/engine/engine_data.c
-    "TRY(journal_sync(&e->ledger.journal, err));"
+    "TRY(engine_sync(e, err));"
     "(void)err;")
 
 # --- versions and rounds
@@ -81,6 +81,14 @@ atoll_planted(refused_round_never_accepted_again worker/sync/sync.c
 atoll_planted(partial_ddp_delta_kept coordinator/round/round.c
     "dropped && r->p.together"
     "dropped && 0")
+
+# --- kept counts
+atoll_planted(part_not_counted_out coordinator/round/round_count.c
+    "round_count_part(r, m, fragment, m->work.parts[fragment].state, UINT32_MAX);"
+    "(void)0;")
+atoll_planted(free_member_not_counted coordinator/round/round.c
+    "r->n_free -= !m->work.open;"
+    "(void)0;")
 
 # --- samples
 atoll_planted(lease_not_returned coordinator/round/round.c

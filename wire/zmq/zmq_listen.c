@@ -11,6 +11,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/pool.h"
 #include "wire/endpoint.h"
 #include "wire/zmq/backlog.h"
 #include "wire/zmq/peers.h"
@@ -22,7 +23,7 @@
 /* HANDSHAKE_MS: a connection without a finished handshake is closed after this time, because an idle one costs a
  * descriptor. The guard closes most of them sooner. BACKLOG: connections that the kernel keeps until they are
  * accepted. */
-enum { AHEAD = 8, QUEUE_MESSAGES = 64, HANDSHAKE_MS = 30000, BACKLOG = 256 };
+enum { AHEAD = 8, QUEUE_MESSAGES = 64, HANDSHAKE_MS = 30000, BACKLOG = 256, IO_THREADS_MAX = 8 };
 
 struct ahead {
     struct {
@@ -265,6 +266,9 @@ enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, c
         mem_free(l);
         return status;
     }
+    /* They encrypt: connections are shared out among them, so the order within one stays. */
+    int cores = pool_cores(2 * IO_THREADS_MAX);
+    zmq_ctx_set(l->base.context, ZMQ_IO_THREADS, cores > 1 ? cores / 2 : 1); /* cannot fail before the first socket */
     zmq_msg_init(&l->held);
     peers_init(&l->peers);
     status = listener_bind(l, endpoint, access, bound, cap, err);

@@ -33,6 +33,41 @@ struct record_clock engine_clock(const struct engine *e)
     return clock;
 }
 
+/* One call of engine_long. */
+struct long_work {
+    engine_long_fn *work;
+    void *arg;
+    struct err *err;
+    enum status status;
+};
+
+static void run_long(void *arg)
+{
+    struct long_work *w = arg;
+    w->status = w->work(w->arg, w->err);
+}
+
+enum status engine_long(struct engine *e, uint64_t bytes, engine_long_fn *work, void *arg, struct err *err)
+{
+    struct long_work w = {work, arg, err, STATUS_OK};
+    if (e->io.meanwhile)
+        e->io.meanwhile(e->io.ctx, bytes, run_long, &w);
+    else
+        run_long(&w);
+    return w.status;
+}
+
+static enum status sync_journal(void *arg, struct err *err)
+{
+    return journal_sync(arg, err);
+}
+
+enum status engine_sync(struct engine *e, struct err *err)
+{
+    struct journal *journal = &e->ledger.journal;
+    return journal->dirty ? engine_long(e, ENGINE_SYNCS, sync_journal, journal, err) : STATUS_OK;
+}
+
 enum status engine_send(struct engine *e, uint64_t peer, enum wire_lane lane, const struct msg *m)
 {
     assert(msg_lane(m->type) == lane);

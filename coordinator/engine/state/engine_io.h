@@ -10,6 +10,8 @@
 #include "wire/msg.h"
 #include "wire/transport.h"
 
+#define ENGINE_SYNCS UINT64_MAX
+
 /* What the key of a connection may do. */
 enum engine_right {
     ENGINE_RIGHT_NONE,  /* the key is revoked, or was removed from the list of workers */
@@ -46,6 +48,10 @@ struct engine_io {
     bool (*path)(void *ctx, uint64_t peer, struct transport_path *out);
     /* Bytes since this process started; may be NULL. */
     void (*bytes)(void *ctx, struct engine_bytes *out);
+    /* Runs work(arg), which reads, writes or merges so many bytes, or waits for the disk (ENGINE_SYNCS). It changes no
+     * session and calls none of these, so the caller may run it on another thread, and call engine_reassure until it
+     * has returned. NULL: the engine runs it itself. */
+    void (*meanwhile)(void *ctx, uint64_t bytes, void (*work)(void *arg), void *arg);
     /* Called in recovery before each checkpoint and each journal record, with rounds and records so far. An error ends
      * engine_create. May be NULL. */
     enum status (*recovering)(void *ctx, uint64_t round, uint64_t records, struct err *err);

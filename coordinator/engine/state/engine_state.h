@@ -164,6 +164,9 @@ struct engine {
     uint32_t n_finished;             /* workers that left after the end of the run */
     uint64_t retry_us;               /* next try of a full bulk lane; UINT64_MAX: no lane is full */
     uint64_t evict_us;               /* time of the last engine_evict */
+    uint64_t watch_us;               /* when engine_tick looks at all sessions again; 0: at once */
+    uint64_t watch_limit_us;         /* the eviction time of engine_watch_plan */
+    uint64_t collect_us;             /* when checkpoints are collected again, if collect_due */
     uint64_t knocked_us;             /* time of the last HELLO; 0: none */
     uint64_t updated_us;             /* time of the last update; 0: none by this process */
     uint64_t progress_us, notice_us; /* time of the last progress; time of the next "waiting for" line */
@@ -198,6 +201,8 @@ struct engine {
     struct repeat repeat;         /* lines about workers */
     char *status_json;            /* the last answer to STATUS, or NULL */
     uint64_t status_us;           /* its time */
+    char waiting[WIRE_TEXT_MAX];  /* the last text of engine_waiting_kept */
+    uint64_t waiting_us;          /* its time; 0: none */
     uint64_t probing_until_us;    /* PROBE is answered until then; 0: no PROBE has come */
 };
 

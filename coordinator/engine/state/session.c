@@ -6,18 +6,88 @@
 #include "common/base/mem.h"
 #include "coordinator/outer/delta_measure.h"
 
+/* --- finding ------------------------------------------------------------------------------------------------------ */
+
+static const uint64_t none = UINT64_MAX;
+
+static enum status index_init(struct session_index *x, uint32_t cap)
+{
+    x->n_heads = 64;
+    while (x->n_heads < cap) x->n_heads *= 2;
+    x->heads = mem_alloc(x->n_heads, sizeof *x->heads);
+    x->next = mem_alloc(cap + 1, sizeof *x->next);
+    x->keys = mem_alloc(cap + 1, sizeof *x->keys);
+    if (!x->heads || !x->next || !x->keys) return STATUS_NOMEM;
+    for (uint32_t i = 0; i <= cap; i++) x->keys[i] = none;
+    return STATUS_OK;
+}
+
+static void index_finish(struct session_index *x)
+{
+    mem_free(x->heads);
+    mem_free(x->next);
+    mem_free(x->keys);
+}
+
+static uint32_t *head_of(const struct session_index *x, uint64_t key)
+{
+    return &x->heads[(key * 0x9e3779b97f4a7c15u >> 32) & (x->n_heads - 1)];
+}
+
+/* Gives the slot another key; UINT64_MAX: none. */
+static void index_set(struct session_index *x, uint32_t slot, uint64_t key)
+{
+    uint32_t *link = head_of(x, x->keys[slot]);
+    if (x->keys[slot] != none) {
+        while (*link != slot) link = &x->next[*link];
+        *link = x->next[slot];
+    }
+    x->keys[slot] = key;
+    if (key == none) return;
+    uint32_t *head = head_of(x, key);
+    x->next[slot] = *head;
+    *head = slot;
+}
+
+/* 0: not found. */
+static uint32_t index_find(const struct session_index *x, uint64_t key)
+{
+    if (!x->n_heads || key == none) return 0;
+    uint32_t slot = *head_of(x, key);
+    while (slot && x->keys[slot] != key) slot = x->next[slot];
+    return slot;
+}
+
+static uint32_t slot_of(const struct session_table *t, const struct session *s)
+{
+    assert(s >= t->sessions && s < t->sessions + t->cap);
+    return (uint32_t)(s - t->sessions) + 1;
+}
+
+/* --- the table ---------------------------------------------------------------------------------------------------- */
+
 enum status session_table_init(struct session_table *t, uint32_t cap, uint32_t n_fragments)
 {
-    assert(cap > 0 && n_fragments > 0);
-    *t = (struct session_table){.cap = cap, .n_fragments = n_fragments};
+    assert(cap > 0 && cap <= SESSIONS_MAX && n_fragments > 0);
+    *t = (struct session_table){.cap = cap, .n_fragments = n_fragments, .words = (cap + 63) / 64};
     t->sessions = mem_alloc(cap, sizeof *t->sessions);
-    return t->sessions ? STATUS_OK : STATUS_NOMEM;
+    t->to_serve = mem_alloc(t->words, sizeof *t->to_serve);
+    t->spooled = mem_alloc((size_t)t->words * n_fragments, sizeof *t->spooled);
+    enum status member = index_init(&t->by_member, cap), bulk = index_init(&t->by_bulk, cap);
+    if (t->sessions && t->to_serve && t->spooled && member == STATUS_OK && bulk == STATUS_OK) return STATUS_OK;
+    session_table_finish(t);
+    return STATUS_NOMEM;
 }
 
 void session_table_finish(struct session_table *t)
 {
-    for (uint32_t i = 0; t->sessions && i < t->cap; i++) session_remove(t, &t->sessions[i]);
+    for (uint32_t i = 0; t->sessions && i < t->cap; i++)
+        if (t->sessions[i].id) session_remove(t, &t->sessions[i]);
+    index_finish(&t->by_member);
+    index_finish(&t->by_bulk);
     mem_free(t->sessions);
+    mem_free(t->to_serve);
+    mem_free(t->spooled);
     memset(t, 0, sizeof *t);
 }
 
@@ -28,9 +98,8 @@ bool session_table_full(const struct session_table *t)
     return true;
 }
 
-struct session *session_add(struct session_table *t, uint64_t id)
+struct session *session_add(struct session_table *t, uint64_t random)
 {
-    assert(id);
     for (uint32_t i = 0; i < t->cap; i++) {
         struct session *s = &t->sessions[i];
         if (s->id) continue;
@@ -42,7 +111,7 @@ struct session *session_add(struct session_table *t, uint64_t id)
             mem_free(own);
             return NULL;
         }
-        *s = (struct session){.id = id,
+        *s = (struct session){.id = (random & ~(uint64_t)SESSIONS_MAX) | (i + 1),
                               .member = SESSION_NO_MEMBER,
                               .control = SESSION_NO_PEER,
                               .bulk = SESSION_NO_PEER,
@@ -55,8 +124,11 @@ struct session *session_add(struct session_table *t, uint64_t id)
 
 void session_remove(struct session_table *t, struct session *s)
 {
-    assert(s >= t->sessions && s < t->sessions + t->cap);
-    for (uint32_t f = 0; s->uploads && f < t->n_fragments; f++) upload_drop(&s->uploads[f], &t->uploads);
+    uint32_t slot = slot_of(t, s);
+    for (uint32_t f = 0; s->uploads && f < t->n_fragments; f++) session_upload_drop(t, f, &s->uploads[f]);
+    index_set(&t->by_member, slot, none);
+    index_set(&t->by_bulk, slot, none);
+    session_serve(t, s, false);
     mem_free(s->uploads);
     mem_free(s->own);
     memset(s, 0, sizeof *s);
@@ -71,9 +143,9 @@ struct session *session_next(const struct session_table *t, const struct session
 
 struct session *session_by_id(const struct session_table *t, uint64_t id)
 {
-    for (struct session *s = NULL; (s = session_next(t, s));)
-        if (s->id == id) return s;
-    return NULL;
+    uint64_t slot = id & SESSIONS_MAX;
+    if (!slot || slot > t->cap || t->sessions[slot - 1].id != id) return NULL;
+    return &t->sessions[slot - 1];
 }
 
 struct session *session_by_uuid(const struct session_table *t, const uint8_t uuid[WIRE_UUID])
@@ -97,17 +169,75 @@ struct session *session_by_name(const struct session_table *t, const char *name)
     return NULL;
 }
 
+static struct session *at(const struct session_table *t, uint32_t slot)
+{
+    return slot ? &t->sessions[slot - 1] : NULL;
+}
+
 struct session *session_by_member(const struct session_table *t, uint32_t member)
 {
-    for (struct session *s = NULL; (s = session_next(t, s));)
-        if (s->member == member) return s;
-    return NULL;
+    return at(t, index_find(&t->by_member, member));
 }
 
 struct session *session_by_bulk(const struct session_table *t, uint64_t peer)
 {
-    for (struct session *s = NULL; (s = session_next(t, s));)
-        if (s->bulk == peer) return s;
+    return at(t, index_find(&t->by_bulk, peer));
+}
+
+void session_seat(struct session_table *t, struct session *s, uint32_t member)
+{
+    assert(member != SESSION_NO_MEMBER && !session_by_member(t, member));
+    s->member = member;
+    index_set(&t->by_member, slot_of(t, s), member);
+}
+
+void session_bind(struct session_table *t, struct session *s, uint64_t peer)
+{
+    s->bulk = peer;
+    index_set(&t->by_bulk, slot_of(t, s), peer);
+}
+
+/* --- uploads ------------------------------------------------------------------------------------------------------ */
+
+struct upload *session_upload(struct session_table *t, struct session *s, const struct msg_offer *offer)
+{
+    uint64_t *used = t->spooled + (size_t)offer->fragment * t->words;
+    struct upload *u = &s->uploads[offer->fragment];
+    uint32_t word = 0, slot = u->slot;
+    assert(offer->fragment < t->n_fragments);
+    if (!u->active) {
+        while (used[word] == UINT64_MAX) word++; /* each session has at most one upload of this fragment */
+        slot = 64 * word + (uint32_t)__builtin_ctzll(~used[word]);
+        assert(slot < t->cap);
+        used[word] |= UINT64_C(1) << slot % 64;
+    }
+    upload_start(u, &t->uploads, offer, slot);
+    return u;
+}
+
+void session_upload_drop(struct session_table *t, uint32_t fragment, struct upload *u)
+{
+    uint64_t *used = t->spooled + (size_t)fragment * t->words;
+    if (u->active) used[u->slot / 64] &= ~(UINT64_C(1) << u->slot % 64);
+    upload_drop(u, &t->uploads);
+}
+
+/* --- downloads ---------------------------------------------------------------------------------------------------- */
+
+void session_serve(struct session_table *t, const struct session *s, bool serve)
+{
+    uint32_t i = slot_of(t, s) - 1;
+    uint64_t bit = UINT64_C(1) << i % 64;
+    t->to_serve[i / 64] = serve ? t->to_serve[i / 64] | bit : t->to_serve[i / 64] & ~bit;
+}
+
+struct session *session_next_to_serve(const struct session_table *t, const struct session *s)
+{
+    uint32_t i = s ? slot_of(t, s) : 0;
+    for (uint32_t word = i / 64; word < t->words; word++, i = 64 * word) {
+        uint64_t bits = t->to_serve[word] >> i % 64;
+        if (bits) return &t->sessions[i + (uint32_t)__builtin_ctzll(bits)];
+    }
     return NULL;
 }
 

@@ -39,13 +39,13 @@ struct session_rate {
 };
 
 struct session {
-    uint64_t id; /* random; 0: slot is free */
+    uint64_t id; /* random, except for its last 16 bits: its slot + 1; 0: the slot is free */
     uint8_t uuid[WIRE_UUID];
     char name[WIRE_NAME_MAX];
     char devices[WIRE_NAME_MAX]; /* its devices, from JOIN */
     bool evaluates;              /* it has validation data */
-    uint32_t member;             /* member id; SESSION_NO_MEMBER before the first round */
-    uint64_t control, bulk;      /* peers; SESSION_NO_PEER: not connected */
+    uint32_t member;             /* member id; SESSION_NO_MEMBER before the first round (session_seat) */
+    uint64_t control, bulk;      /* peers; SESSION_NO_PEER: not connected (session_bind) */
     uint64_t joined_us, heard_us;
     uint64_t moved_us; /* time of its last progress: a new state, a new step, or bytes of a delta */
     uint64_t idle_us;  /* since then the worker has delivered no delta: its last one, or the time it took a place */
@@ -75,22 +75,34 @@ struct session {
     uint64_t renew_us;       /* when it gets a newer one; 0: it needs none */
     uint64_t data_hashes[2]; /* of all training and validation tokens; 0: not known yet */
     struct download download;
-    struct upload *uploads;  /* [n_fragments], owned */
+    struct upload *uploads;  /* [n_fragments], owned (session_upload) */
     struct session_own *own; /* [n_fragments], owned */
 };
 
+/* Finds a slot by a number: a hash table whose chains run through `next`. Slots are counted from 1; 0: none. */
+struct session_index {
+    uint32_t *heads, *next; /* [n_heads], [cap + 1] */
+    uint64_t *keys;         /* [cap + 1] */
+    uint32_t n_heads;
+};
+
+enum { SESSIONS_MAX = (1 << 16) - 1 };
+
 struct session_table {
     struct session *sessions; /* [cap] */
-    uint32_t cap, n_fragments;
+    uint32_t cap, n_fragments, words;
     struct upload_pool uploads; /* the credit of all sessions */
+    struct session_index by_member, by_bulk;
+    uint64_t *to_serve; /* [words] bits of the slots that may have something to send */
+    uint64_t *spooled;  /* [n_fragments][words] bits of the spool's slots in use */
 };
 
 enum status session_table_init(struct session_table *t, uint32_t cap, uint32_t n_fragments) MUST_CHECK;
 void session_table_finish(struct session_table *t);
 /* True: no slot is free. */
 bool session_table_full(const struct session_table *t);
-/* Makes a free slot a session. NULL: no free slot, or no memory. */
-struct session *session_add(struct session_table *t, uint64_t id);
+/* Makes a free slot a session; its id is `random` with the number of the slot. NULL: no free slot, or no memory. */
+struct session *session_add(struct session_table *t, uint64_t random);
 void session_remove(struct session_table *t, struct session *s);
 /* The session after s; s NULL: the first. NULL: none. s may have been removed. */
 struct session *session_next(const struct session_table *t, const struct session *s);
@@ -102,6 +114,20 @@ struct session *session_after(const struct session_table *t, uint64_t id);
 struct session *session_by_name(const struct session_table *t, const char *name);
 struct session *session_by_member(const struct session_table *t, uint32_t member);
 struct session *session_by_bulk(const struct session_table *t, uint64_t peer);
+/* Sets s->member, and s->bulk. */
+void session_seat(struct session_table *t, struct session *s, uint32_t member);
+void session_bind(struct session_table *t, struct session *s, uint64_t peer);
+
+/* Starts an upload in the first free slot of the spool, whose size then follows the number of simultaneous uploads of a
+ * fragment. A running upload keeps its slot. */
+struct upload *session_upload(struct session_table *t, struct session *s, const struct msg_offer *offer);
+/* Ends an upload and frees its slot of the spool. */
+void session_upload_drop(struct session_table *t, uint32_t fragment, struct upload *u);
+
+/* The session may have something to send, or nothing any more. */
+void session_serve(struct session_table *t, const struct session *s, bool serve);
+/* As session_next, over these sessions only. */
+struct session *session_next_to_serve(const struct session_table *t, const struct session *s);
 
 const char *session_state_name(uint8_t state);
 

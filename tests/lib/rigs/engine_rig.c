@@ -10,6 +10,7 @@
 enum { PAYLOAD_MAX = 4096 };
 
 const struct rig_access *rig_access;
+void (*rig_meanwhile)(void *ctx, uint64_t bytes, void (*work)(void *arg), void *arg);
 
 static struct msg pool[RIG_OUTBOX]; /* messages are large: only the sent ones use memory */
 
@@ -137,6 +138,7 @@ enum status rig_start(struct rig *r, struct err *err)
                                      .rounds_reported = r->rounds_reported};
     struct engine_io io = {
         .ctx = r, .send = rig_send, .event = rig_event, .bytes = rig_bytes, .recovering = rig_recovering};
+    io.meanwhile = rig_meanwhile;
     if (rig_access) {
         io.peer = rig_access->peer;
         io.enrol = rig_access->enrol;

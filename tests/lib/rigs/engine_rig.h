@@ -20,6 +20,8 @@ struct rig_access {
     void (*drop)(void *ctx, uint64_t peer);
     bool (*path)(void *ctx, uint64_t peer, struct transport_path *out);
 };
+/* The engine's io for long work; ctx: the rig. The same. */
+extern void (*rig_meanwhile)(void *ctx, uint64_t bytes, void (*work)(void *arg), void *arg);
 extern const struct rig_access *rig_access;
 
 /* Or-ed to the flags of all tensors (enum layout_flags). A test sets it before rig_open and clears it at its end. */

@@ -37,6 +37,8 @@ enum status engine_check(const struct engine *e, struct err *err)
     }
     if (credit != e->sessions.uploads.granted) return err_set(err, STATUS_INVALID, "the credit of uploads is off");
     if (!e->ledger.modelled) return STATUS_OK;
+    if (!round_counts_hold(&e->ledger.round))
+        return err_set(err, STATUS_CORRUPT, "the counts of the round differ from its members");
     enum status status = lease_check(&e->ledger.round.leases);
     return status == STATUS_OK ? status
                                : err_set(err, status, "leases: committed %llu, outstanding %llu, cursor %llu",

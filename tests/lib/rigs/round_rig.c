@@ -32,6 +32,7 @@ void round_rig_open(struct round *r, const char *const *settings, uint32_t n_fra
 void round_rig_close(struct round *r)
 {
     assert_int_equal(lease_check(&r->leases), STATUS_OK);
+    assert_true(round_counts_hold(r));
     round_finish(r);
     assert_int_equal(mem_live_bytes(), 0);
 }
@@ -115,6 +116,7 @@ int round_rig_merge(struct round *r, uint64_t now, struct round_close *last)
                          STATUS_OK);
         assert_int_equal(lease_check(&r->leases), STATUS_OK);
         round_note_update(r, close.fragment, now);
+        assert_true(round_counts_hold(r));
         *last = close;
         n++;
     }

@@ -276,7 +276,7 @@ void sim_check_engine(struct sim_check *c, const struct engine *engine, uint64_t
     c->counts.checks++;
     if (!engine_theta(engine)) return;
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) engine_log(c, engine, f);
-    if (engine_check(engine, &err) != STATUS_OK) sim_check_fail(c, "the coordinator is inconsistent: %s", err.msg);
+    if (engine_check(engine, &err) != STATUS_OK) sim_check_fail(c, "the state is inconsistent: %s", err.msg);
     if (now_us > c->moved_us + CHECK_QUIET_US && !engine_finished(engine)) {
         engine_waiting(engine, text, sizeof(text));
         if (text[0] == '\0')

@@ -1,5 +1,8 @@
 /* Timeouts from measured durations. */
 
+#include <stdlib.h>
+
+#include "common/base/rng.h"
 #include "coordinator/round/deadline.h"
 #include "tests/lib/test.h"
 
@@ -50,6 +53,35 @@ TEST(test_old_samples_are_dropped)
     for (int i = 0; i < DEADLINE_SAMPLES; i++) deadline_add(&d, 900);
     assert_int_equal(deadline_of(&d, 4, 0, 100000, 0).limit_us, 900);
     assert_int_equal(deadline_of(&d, 4, 0, 100000, 0).n, DEADLINE_SAMPLES);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts v[n] and returns the lower of its middle values. */
+static uint64_t sorted_median(uint64_t *v, uint32_t n)
+{
+    qsort(v, n, sizeof *v, by_size);
+    return v[(n - 1) / 2];
+}
+
+TEST(test_kept_numbers_equal_those_of_a_sort)
+{
+    struct deadline d = {0};
+    uint64_t v[DEADLINE_SAMPLES];
+    for (uint64_t i = 0; i < 2000; i++) {
+        uint64_t range = i / 500 ? UINT64_C(1) << 12 * (i / 500) : 4; /* also many equal ones */
+        deadline_add(&d, rng_u64(5, 0, i) % range);
+        if (d.n < 3) continue;
+        memcpy(v, d.samples_us, d.n * sizeof *v);
+        uint64_t median = sorted_median(v, d.n);
+        assert_int_equal(deadline_of(&d, 4, 0, UINT64_MAX, 0).median_us, median);
+        for (uint32_t k = 0; k < d.n; k++) v[k] = v[k] > median ? v[k] - median : median - v[k];
+        assert_int_equal(deadline_of(&d, 4, 0, UINT64_MAX, 0).mad_us, sorted_median(v, d.n));
+    }
 }
 
 TEST(test_text_names_samples_of_limit)

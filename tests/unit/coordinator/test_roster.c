@@ -1,4 +1,6 @@
 /* RUN/worker-keys: its file, what each key may do, and changes by the verbs while a coordinator runs. */
+#include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -70,6 +72,41 @@ TEST(test_enrolled_workers_are_admitted_and_kept)
     }
     roster_close(r);
     remove_files();
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void nth_key(uint32_t i, uint8_t key[WIRE_KEY], char name[WIRE_NAME_MAX])
+{
+    memset(key, 7, WIRE_KEY);
+    memcpy(key, &i, sizeof i);
+    snprintf(name, WIRE_NAME_MAX, "worker-%u", i);
+}
+
+/* A long list: each key is found, with its own name and right, and no other. */
+TEST(test_each_key_of_a_full_list_is_found)
+{
+    struct roster *r;
+    struct worker_list list = {.n = 0};
+    struct err err = {0};
+    uint8_t key[WIRE_KEY];
+    char name[WIRE_NAME_MAX];
+    list.workers = mem_alloc(WORKER_LIST_MAX, sizeof *list.workers);
+    for (uint32_t i = 0; i < WORKER_LIST_MAX; i++) {
+        struct listed_worker *w = &list.workers[list.n++];
+        nth_key(i, w->key, w->name);
+        w->revoked = i % 3 == 0;
+    }
+    assert_int_equal(worker_list_save(&list, tmpdir, &err), STATUS_OK);
+    worker_list_free(&list);
+    assert_int_equal(roster_open(&r, tmpdir, enrol_key, &err), STATUS_OK);
+    for (uint32_t i = 0; i < WORKER_LIST_MAX; i++) {
+        nth_key(i, key, name);
+        assert_int_equal(right_of(r, key, name), i % 3 ? ENGINE_RIGHT_WORKER : ENGINE_RIGHT_NONE);
+        nth_key(i + WORKER_LIST_MAX, key, name);
+        assert_int_equal(right_of(r, key, ""), ENGINE_RIGHT_NONE);
+    }
+    roster_close(r);
+    tmpdir_take("worker-keys");
     assert_int_equal(mem_live_bytes(), 0);
 }
 

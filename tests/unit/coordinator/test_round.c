@@ -348,6 +348,7 @@ TEST(test_members_are_limited)
         memcpy(uuid + 1, &r.members.n, sizeof r.members.n);
         assert_int_equal(member_add(&r.members, uuid, "w", &m), STATUS_OK);
     }
+    round_recount(&r);
     uuid[0] = 98;
     assert_int_equal(member_free_place(&r.members), UINT32_MAX);
     assert_int_equal(round_fold_join(&r, MEMBERS_MAX, uuid, "more"), STATUS_LIMIT);

@@ -105,8 +105,14 @@ TEST(test_model_beyond_memory_is_refused)
 TEST(test_worker_beyond_memory_waits_for_a_place)
 {
     const char *rda[] = {"merge.rule=rda", "train.method=local-sgd", "coordinator.min_workers=1", NULL};
+    uint64_t need;
+    char two[32];
+    struct err err = {0};
     rig_open_with(&rig, rda, 2, false);
-    setenv(HOST_MEMORY_ENV, "10000000", 1);
+    assert_int_equal(outer_state_bytes(&need, &rig.engine->config, &rig.engine->ledger.layout, 2, &err), STATUS_OK);
+    snprintf(two, sizeof two, "%llu",
+             (unsigned long long)need + 2 * RIG_PARAMS * sizeof(float)); /* theirs on the way */
+    setenv(HOST_MEMORY_ENV, two, 1);
     rig_say_join(&rig, 2);
     rig_refused(&rig, 2, REFUSE_FULL,
                 "the run has no memory for 'worker-2': with 3 workers the coordinator would need");
