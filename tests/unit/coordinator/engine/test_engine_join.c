@@ -4,6 +4,7 @@
 
 #include "common/base/hash.h"
 #include "common/os/host_memory.h"
+#include "coordinator/engine/engine_impl.h"
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/test.h"
 
