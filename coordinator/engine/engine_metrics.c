@@ -6,6 +6,7 @@
 #include "common/config/model_flops.h"
 #include "coordinator/engine/engine_impl.h"
 
+enum { FULL_WORKERS = 8 }; /* so many workers have all their steps in metrics.jsonl */
 enum { SKIPS_LINE_US = 30000000, STRANGE_LINE_US = 1000000 };
 
 #define BYTES_END ((uint64_t)1 << 53) /* JSON numbers are exact below */
@@ -148,6 +149,13 @@ static void emit_strange(struct engine *e, struct session *s)
     engine_emit_text(e, ENGINE_EVENT_FAULT, s->name, text);
 }
 
+/* With more than FULL_WORKERS the file grows no faster: of each worker every n-th step, and those with news. */
+static bool is_written(const struct engine *e, const struct metrics_step *step, bool last)
+{
+    uint32_t every = (e->ledger.round.members.n_active + FULL_WORKERS - 1) / FULL_WORKERS;
+    return last || every <= 1 || step->step % every == 0 || !isfinite(step->grad_norm);
+}
+
 void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m)
 {
     uint32_t accepted[WIRE_METRICS_MAX], n = 0;
@@ -158,7 +166,7 @@ void engine_on_metrics(struct engine *e, struct session *s, const struct msg_met
         bool counted = count_step(s, step);
         s->skips += counted && !isfinite(step->grad_norm);
         if (counted) engine_note_step(e, s, step, trained(e, s, step));
-        emit_step(e, s, m, accepted[i], i + 1 == n);
+        if (is_written(e, step, i + 1 == n)) emit_step(e, s, m, accepted[i], i + 1 == n);
     }
     emit_strange(e, s);
     bool due = !s->skips_logged_us || e->now_us - s->skips_logged_us >= SKIPS_LINE_US;

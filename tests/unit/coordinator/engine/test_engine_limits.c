@@ -4,9 +4,11 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "coordinator/engine/engine_impl.h"
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/store/store_mem.h"
 #include "tests/lib/test.h"
+#include <math.h>
 
 static struct rig rig;
 
@@ -67,6 +69,24 @@ TEST(test_metrics_are_bounded_by_round)
     m = metrics_of(1, 0, 0, 2);
     rig_say(&rig, rig.workers[1].control, &m);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_STEP), 2);
+    rig_close(&rig);
+}
+
+/* Thirty-two workers write every fourth step, the last one of a message, and one without a finite gradient. */
+TEST(test_many_workers_write_fewer_steps)
+{
+    const char *settings[] = {"coordinator.min_workers=1", "train.max_steps=40", "train.sync_every=16", NULL};
+    rig_open_with(&rig, settings, 1, true);
+    rig_forget(&rig);
+    struct msg m = metrics_of(0, 0, 0, 16);
+    m.metrics.steps[5].grad_norm = NAN;
+    rig_say(&rig, rig.workers[0].control, &m);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_STEP), 16);
+    rig_forget(&rig);
+    rig.engine->ledger.round.members.n_active = 32;
+    engine_on_metrics(rig.engine, session_by_member(&rig.engine->sessions, 0), &m.metrics);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_STEP), 4 + 1 + 1);
+    rig.engine->ledger.round.members.n_active = 1;
     rig_close(&rig);
 }
 
