@@ -119,9 +119,9 @@ enum status plan_run_make(struct plan_run *run, const struct plan_setup *whole, 
 static enum status read_config(struct config *config, const struct plan_request *request,
                                const struct plan_changes *changes, struct err *err)
 {
-    static struct options options; /* large */
+    static struct options options; /* large; points to `workers` */
     struct config_sources sources;
-    char workers[PLAN_CHANGE_MAX];
+    static char workers[PLAN_CHANGE_MAX];
     options = *request->options;
     if (options.n_settings + PLAN_CHANGES_MAX >= OPTIONS_SETTINGS_MAX)
         return err_set(err, STATUS_INVALID, "too many settings: write them into the configuration file");
