@@ -86,7 +86,9 @@ static void note(struct engine *e, uint64_t round)
                                          .gain = signs.gain,
                                          .agreement = signs.agreement,
                                          .noise_tokens = signs.noise_tokens};
-    if (sum->loss_tokens) e->train_loss = event->loss = sum->loss_sum / (double)sum->loss_tokens;
+    bool together = e->config.train.method == METHOD_ASYNC && !sum->merged; /* with the round before, by one update */
+    if (sum->loss_tokens) e->train_loss = sum->loss_sum / (double)sum->loss_tokens;
+    if (sum->loss_tokens || together) event->loss = e->train_loss;
     event->delivered = sum->merged;
     event->workers = r->n_assigned ? r->n_assigned : member_count_active(&r->members);
     assert(!e->info.pending);
@@ -105,7 +107,7 @@ static void note(struct engine *e, uint64_t round)
     engine_note_agreement(e, round - 1, signs.agreement, !e->info.pending);
 }
 
-/* async: one delta may end two rounds; its work counts for the first of them. */
+/* async: one update may end two rounds; its work counts for the first of them, and its loss for both. */
 static void closed(struct engine *e)
 {
     uint64_t done = round_done(&e->ledger.round);

@@ -482,4 +482,26 @@ TEST(test_skipped_steps_are_counted)
     rig_close(&rig);
 }
 
+/* One update of two workers ends two rounds of a run that counts one: both have its loss. */
+TEST(test_rounds_that_end_together_have_a_loss)
+{
+    const char *settings[] = {"train.method=async",  "coordinator.min_workers=1", "outer.grace=100",
+                              "train.max_steps=100", "train.eval_every=0",        NULL};
+    int rounds = 0;
+    rig_open_with(&rig, settings, 1, true);
+    rig_join(&rig, 1);
+    rig_assigned(&rig, 1);
+    for (int w = 0; w < 2; w++)
+        for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, w, f, 1).type, MSG_CREDIT);
+    rig_wait(&rig, 200000000);
+    for (size_t i = 0; i < rig.n_events; i++) {
+        const struct engine_event *event = &rig.events[i];
+        if (event->kind != ENGINE_EVENT_ROUND) continue;
+        assert_true(isfinite(event->round.loss));
+        rounds++;
+    }
+    assert_int_equal(rounds, 2);
+    rig_close(&rig);
+}
+
 TEST_MAIN(NULL, NULL)
