@@ -42,7 +42,7 @@ until_true 60 "some rounds" rounds_reach 5
 # --- modes, logs, command lines
 until_true 30 "a second saved state" test -s worker-0/state.old.bin
 private run/keys run/address run/worker-keys worker-0/key
-open=$(find worker-0 -name 'state*.bin' ! -perm 600 2>find.log || true) # a save renames them meanwhile
+open=$(find worker-0 -name 'state*.bin' -perm /177 2>find.log || true) # a save renames them meanwhile
 [[ -z $open ]] || fail "saved states that others may read: $open"
 [[ ! -e worker-0/uuid ]] || fail "the worker's folder still has a uuid"
 if grep -rql "$secret" run/metrics.jsonl run/config.yaml worker-0.log run/logs 2>/dev/null; then
