@@ -39,6 +39,7 @@ static void advance(struct engine *e, uint64_t now_us)
     round_note_pause(&e->ledger.round, gap);
     rate_note_pause(&e->rate, gap);
     shift_time(&e->initial.heard_us, gap);
+    e->evict_us += gap; /* engine_evict would count it again */
     shift_time(&e->done_us, gap);
 }
 
