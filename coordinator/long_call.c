@@ -1,6 +1,5 @@
 #include "coordinator/long_call.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <time.h>
@@ -43,7 +42,7 @@ static bool ends_within(struct call *call, long ms)
 {
     struct timespec at = after_ms(ms);
     pthread_mutex_lock(&call->lock);
-    while (!call->done && pthread_cond_timedwait(&call->ended, &call->lock, &at) != ETIMEDOUT) continue;
+    while (!call->done && !pthread_cond_timedwait(&call->ended, &call->lock, &at)) continue;
     bool done = call->done;
     pthread_mutex_unlock(&call->lock);
     return done;

@@ -18,7 +18,7 @@ static void shift_time(uint64_t *at_us, uint64_t gap_us)
 }
 
 /* Ticks arrive every second. A longer gap means that this process was stopped, its machine slept, or one call took
- * long. Messages then wait unread, so the gap must not count as silence of the workers. */
+ * long. Messages then wait unread, so the gap must not count as silence of the workers, nor their burst as a flood. */
 static void advance(struct engine *e, uint64_t now_us)
 {
     assert(now_us >= e->now_us); /* the caller's clock is monotonic */
@@ -37,6 +37,9 @@ static void advance(struct engine *e, uint64_t now_us)
         shift_time(&e->eval.shares[i].asked_us, gap);
     }
     round_note_pause(&e->ledger.round, gap);
+    rate_note_pause(&e->rate, gap);
+    shift_time(&e->initial.heard_us, gap);
+    e->evict_us += gap; /* engine_evict would count it again */
     shift_time(&e->done_us, gap);
 }
 

@@ -214,9 +214,11 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
     }
     if (engine_wants_initial(e)) return engine_initial_join(e, peer, m, err);
     if (!e->ledger.modelled) {
+        if (!e->initial.id) engine_initial_wait(e, peer);
         TRY(engine_define_model(e, peer, m, err));
         if (!e->ledger.modelled) return STATUS_OK;
         TRY(begin_serving(e, m, err));
+        if (!e->initial.id) engine_initial_drop(e); /* after an upload the caller needs its JOIN */
     }
     if (!engine_match(e, peer, m) || !engine_has_memory(e, peer, m)) return STATUS_OK;
     bool room;

@@ -104,6 +104,7 @@ void engine_reassure(struct engine *e)
     for_each_session(e, s) {
         if (!s->closed) engine_send_control(e, s, &m);
     }
+    engine_initial_reassure(e);
 }
 
 /* --- leaving ------------------------------------------------------------------------------------------------------ */

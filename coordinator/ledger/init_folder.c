@@ -52,9 +52,14 @@ enum status init_folder_begin(struct init_folder *f, struct err *err)
     return dir_make(f->tmp, err);
 }
 
+enum status init_folder_sync(struct init_folder *f, struct err *err)
+{
+    return f->fd >= 0 && fsync(f->fd) ? fail(err, "sync the files of", f->tmp) : STATUS_OK;
+}
+
 static enum status finish_file(struct init_folder *f, struct err *err)
 {
-    if (f->fd >= 0 && fsync(f->fd)) return fail(err, "sync the files of", f->tmp);
+    TRY(init_folder_sync(f, err));
     drop_file(f);
     return STATUS_OK;
 }

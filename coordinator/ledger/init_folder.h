@@ -26,6 +26,8 @@ enum status init_folder_begin(struct init_folder *f, struct err *err) MUST_CHECK
 /* Appends to the file `name`, a plain file name. Another name than that of the last call begins a new file. */
 enum status init_folder_write(struct init_folder *f, const char *name, const void *data, size_t size,
                               struct err *err) MUST_CHECK;
+/* Makes the bytes of the present file durable. The next file would do it, too. */
+enum status init_folder_sync(struct init_folder *f, struct err *err) MUST_CHECK;
 /* Makes the folder complete, durably; it replaces an earlier one. */
 enum status init_folder_commit(struct init_folder *f, struct err *err) MUST_CHECK;
 /* Removes the complete folder and the unfinished one. */

@@ -141,6 +141,14 @@ void rate_grant(struct rate_table *t, uint64_t who, enum rate_class class, doubl
         if (who && set[i].who == who) set[i].left[class] += n;
 }
 
+void rate_note_pause(struct rate_table *t, uint64_t gap_us)
+{
+    for (size_t i = 0; i < RATE_SETS * RATE_WAYS; i++) {
+        if (!t->senders[i].who) continue;
+        for (int c = 0; c < RATE_CLASSES; c++) t->senders[i].left[c] += (double)gap_us * 1e-6 * t->limits[c].per_s;
+    }
+}
+
 struct rate_sender *rate_report(struct rate_table *t, size_t *at_p)
 {
     for (; *at_p < RATE_SETS * RATE_WAYS; ++*at_p) {

@@ -83,6 +83,8 @@ enum rate_verdict rate_admit(struct rate_table *t, uint64_t who, uint64_t peer, 
                              uint64_t now_us);
 /* The sender needs n more messages of this class than its limit: it replays a log, for example. */
 void rate_grant(struct rate_table *t, uint64_t who, enum rate_class class, double n);
+/* No message was read for gap_us: those of all senders wait, and arrive at once. */
+void rate_note_pause(struct rate_table *t, uint64_t gap_us);
 /* The next sender with ignored messages, from *at_p on; NULL: no more. The caller clears its counts. */
 struct rate_sender *rate_report(struct rate_table *t, size_t *at_p);
 

@@ -117,7 +117,8 @@ void heartbeat_on_message(struct heartbeat *p, const struct msg *m, uint64_t now
     }
     if (m && m->type == MSG_HEARTBEAT_ACK) {
         uint64_t sent = m->heartbeat_ack.sent_us;
-        if (sent && sent <= now_us) {
+        if (!sent) p->busy_us = now_us;
+        if (sent > p->busy_us && sent <= now_us) { /* an earlier one waited for the coordinator, not for the path */
             uint64_t rtt = now_us - sent + 1;
             p->rtt_us = p->rtt_us ? (7 * p->rtt_us + rtt) / 8 : rtt;
         }

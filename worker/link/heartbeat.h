@@ -27,6 +27,7 @@ struct heartbeat {
     uint64_t every_us, next_us; /* interval; time of the next heartbeat */
     uint64_t heard_us;          /* time of the coordinator's last message; 0: none yet */
     uint64_t rtt_us;            /* smoothed round trip; 0: unknown */
+    uint64_t busy_us;           /* time of the last answer that names no heartbeat: earlier ones were not read then */
     uint64_t dialled_rtt_us;    /* round trip of the newest connection, until rtt_us is known; 0: unknown */
     uint64_t alive_us;          /* time of the last answer that was expected, or of the last redial; 0: no wait yet */
     uint32_t redials;           /* without an answer since */

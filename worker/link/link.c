@@ -80,7 +80,7 @@ static void send_heartbeat(struct link *link)
     (void)link->transport->ops->send(link->transport, 0, WIRE_CONTROL, link->beat_bytes, size);
 }
 
-/* The coordinator answered a heartbeat: the bytes of a delta must pass, too. */
+/* The coordinator answered a heartbeat: the bytes of a delta must pass, too. While it reads nothing, they may not. */
 static void watch_path(struct link *link)
 {
     const struct transport_ops *ops = link->transport->ops;
@@ -101,7 +101,7 @@ static void receive(struct link *link, enum wire_lane lane, const uint8_t *data,
     bool is_ack = size > 5 && data[5] == MSG_HEARTBEAT_ACK; /* wire/frame.h: byte 5 is the type */
     if (is_ack && msg_decode(&link->ack, data, size, NULL) == STATUS_OK) {
         heartbeat_on_message(link->heartbeat, &link->ack, clock_monotonic_us());
-        watch_path(link);
+        if (link->ack.heartbeat_ack.sent_us) watch_path(link);
         return;
     }
     heartbeat_on_message(link->heartbeat, NULL, clock_monotonic_us());

@@ -81,11 +81,30 @@ const char *engine_initial_text(const struct engine *e, char *out, size_t cap)
     return out;
 }
 
+void engine_initial_wait(struct engine *e, uint64_t peer)
+{
+    struct engine_initial *u = &e->initial;
+    for (uint32_t i = 0; i < u->n_others; i++)
+        if (u->others[i] == peer) return;
+    if (u->n_others < ENGINE_OTHERS) u->others[u->n_others++] = peer;
+}
+
+void engine_initial_reassure(struct engine *e)
+{
+    const struct engine_initial *u = &e->initial;
+    struct msg m = {.type = MSG_UPLOAD};
+    if (u->id && send_upload(e) != STATUS_OK) log_debug("cannot send UPLOAD: the worker will repeat JOIN");
+    snprintf(m.upload.text, sizeof m.upload.text, "the coordinator, which stores the initial model");
+    for (uint32_t i = 0; i < u->n_others; i++)
+        if (engine_send(e, u->others[i], WIRE_CONTROL, &m) != STATUS_OK) log_debug("cannot send UPLOAD");
+}
+
 /* Tells another worker to wait. False: it takes over. */
 static bool must_wait(struct engine *e, uint64_t peer)
 {
     struct msg m = {.type = MSG_UPLOAD};
     if (e->now_us - e->initial.heard_us >= INITIAL_SILENT_US || send_upload(e) == STATUS_CLOSED) return false;
+    engine_initial_wait(e, peer);
     engine_initial_text(e, m.upload.text, sizeof m.upload.text);
     if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("cannot send UPLOAD: it will join again");
     return true;
@@ -225,14 +244,30 @@ static enum status take_bytes(struct engine *e, const uint8_t *data, size_t size
     return STATUS_OK;
 }
 
-/* All bytes are here: the run starts from them. */
+/* The next write closes a file, which may be large. */
+static bool ends_file(const struct engine_initial *u, size_t size)
+{
+    return size > u->left || u->left == u->head.files[u->file].size;
+}
+
+static enum status sync_files(void *folder, struct err *err)
+{
+    return init_folder_sync(folder, err);
+}
+
+static enum status commit(void *folder, struct err *err)
+{
+    return init_folder_commit(folder, err);
+}
+
+/* All bytes are here: the run starts from them. The upload ends when its worker has joined; until then it is answered.
+ */
 static enum status complete(struct engine *e, struct err *err)
 {
     struct engine_initial *u = &e->initial;
     struct init_folder *folder = engine_initial_folder(e);
     if (send_upload(e) != STATUS_OK) log_debug("cannot send UPLOAD: the worker will repeat JOIN");
-    u->id = 0;
-    TRY(init_folder_commit(folder, err));
+    TRY(engine_long(e, ENGINE_SYNCS, commit, folder, err));
     log_info("received the initial model of %s: %s", u->join->name, units_bytes((double)u->total).text);
     e->init_dir = e->ledger.init_dir = init_folder_path(folder);
     return STATUS_OK;
@@ -253,6 +288,7 @@ enum status engine_initial_chunk(struct engine *e, uint64_t peer, const struct m
         if (!take_head(e, m)) return STATUS_OK;
         head = (size_t)u->have;
     }
+    if (ends_file(u, m->size - head)) TRY(engine_long(e, ENGINE_SYNCS, sync_files, engine_initial_folder(e), err));
     TRY(take_bytes(e, m->data + head, m->size - head, err));
     engine_progress(e);
     assert(u->have <= u->total);

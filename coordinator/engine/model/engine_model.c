@@ -266,6 +266,29 @@ static enum status refuse_initial(struct engine *e, uint64_t peer, const struct 
     return is_uploaded(e) ? forget_initial(e, err) : STATUS_OK;
 }
 
+/* The first JOIN, whose layout fits. */
+struct definition {
+    struct engine *e;
+    const struct msg_join *join;
+    const struct layout *layout;
+    const struct frozen *frozen;
+    bool refused; /* the initial model does not fit the worker's */
+};
+
+/* Long work: it reads all of the initial model. */
+static enum status define(void *arg, struct err *err)
+{
+    struct definition *d = arg;
+    struct engine *e = d->e;
+    enum status status = check_uploaded(e, d->join, d->frozen, err);
+    d->refused = status == STATUS_INVALID;
+    if (status != STATUS_OK) return status;
+    TRY(engine_keep_files(e, d->join->frozen_whole ? d->frozen : NULL, true, err));
+    status = write_model(e, d->join, d->layout, d->frozen, err);
+    d->refused = status == STATUS_INVALID && config_is_external(&e->config);
+    return status;
+}
+
 enum status engine_define_model(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err)
 {
     struct layout layout;
@@ -276,14 +299,9 @@ enum status engine_define_model(struct engine *e, uint64_t peer, const struct ms
     layout_init(&layout);
     enum status status = engine_read_model(e, peer, m, &layout, &frozen, &fits, err);
     if (status == STATUS_OK && fits) {
-        status = check_uploaded(e, m, &frozen, err);
-        fits = status == STATUS_OK;
-        if (status == STATUS_INVALID) status = refuse_initial(e, peer, m, err);
-    }
-    if (status == STATUS_OK && fits) status = engine_keep_files(e, m->frozen_whole ? &frozen : NULL, true, err);
-    if (status == STATUS_OK && fits) {
-        status = write_model(e, m, &layout, &frozen, &why);
-        if (status == STATUS_INVALID && config_is_external(&e->config)) status = refuse_initial(e, peer, m, &why);
+        struct definition d = {.e = e, .join = m, .layout = &layout, .frozen = &frozen};
+        status = engine_long(e, ENGINE_SYNCS, define, &d, &why);
+        if (d.refused) status = refuse_initial(e, peer, m, &why);
         if (status != STATUS_OK) (void)err_set(err, status, "%s", why.msg);
     }
     layout_finish(&layout);

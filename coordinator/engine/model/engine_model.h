@@ -20,7 +20,11 @@ enum status engine_initial_join(struct engine *e, uint64_t peer, const struct ms
  * worker of e->initial.join join, and ends the upload. */
 enum status engine_initial_chunk(struct engine *e, uint64_t peer, const struct msg_chunk *m, bool *complete_p,
                                  struct err *err) MUST_CHECK;
-/* Ends an upload, if one runs. */
+/* Another worker waits for the model. */
+void engine_initial_wait(struct engine *e, uint64_t peer);
+/* During long work: answers the worker that uploads, and those that wait. They have no session yet. */
+void engine_initial_reassure(struct engine *e);
+/* Ends an upload, if one runs, and forgets who waits. */
 void engine_initial_drop(struct engine *e);
 /* Writes what the run waits for while an upload runs. Returns out. */
 const char *engine_initial_text(const struct engine *e, char *out, size_t cap);

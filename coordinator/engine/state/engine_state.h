@@ -34,6 +34,7 @@ enum {
     ENGINE_KNOCK_US = 20000000,            /* a worker that waits to join says HELLO again within this */
     ENGINE_BEHIND_MAX = 32,                /* the most checkpoints beyond checkpoint.keep that late members can keep */
     ENGINE_LOSSES = 8,
+    ENGINE_OTHERS = 256,        /* workers that get answers while they wait for the model; others repeat JOIN */
     ENGINE_DATA_VOTES = 8,      /* different hashes of one data set that are counted */
     ENGINE_NOTICE_US = 5000000, /* a longer wait is logged, before round times are measured */
     ENGINE_NOTE_MAX = 512,
@@ -121,6 +122,8 @@ struct engine_initial {
     struct initial_head head;
     uint32_t file; /* the file being written, and its missing bytes */
     uint64_t left;
+    uint64_t others[ENGINE_OTHERS]; /* [n_others] control peers of other workers that wait for the model */
+    uint32_t n_others;
 };
 
 /* Warnings that hold until their cause ends (engine_notes.c). */

@@ -91,6 +91,13 @@ def longest_times(lane):
     return gap, wait
 
 
+def longest_first(lanes, control, first):
+    """The longest time without an answer from the last byte of the upload until the first checkpoint was complete."""
+    uploaded = max(at for lane in lanes for at, size, back in lane if not back and at < first and size > 4096)
+    answers = [uploaded, *(at for at, _, back in control if back and uploaded < at < first), first]
+    return max(b - a for a, b in zip(answers, answers[1:]))
+
+
 def longest_checkpoint(folder, stop):
     """Follows the half-written checkpoints in the run folder. Returns when the first one was complete (the worker joins
     then), and the longest time that a later one existed."""
@@ -152,7 +159,8 @@ def measure(folder, params, rounds):
         if coordinator.poll() is None:
             coordinator.kill()
     first, longest = longest[0]
-    lane = [entry for entry in relay.control() if entry[0] > first]
+    control = relay.control()
+    lane = [entry for entry in control if entry[0] > first]
     gap, wait = longest_times(lane)
     shutil.rmtree(folder / "run", ignore_errors=True)
     shutil.rmtree(folder / "worker", ignore_errors=True)
@@ -160,6 +168,7 @@ def measure(folder, params, rounds):
         "params": params,
         "rounds": rounds,
         "checkpoint_bytes": 12 * params,
+        "longest_first_s": round(longest_first(relay.lanes, control, first), 3),
         "longest_gap_s": round(gap, 3),
         "longest_wait_s": round(wait, 3),
         "longest_checkpoint_s": round(longest, 3),
@@ -178,7 +187,7 @@ def main():
     print(
         f"{row['params']} parameters, checkpoints of {12e-9 * row['params']:.2f} GB: longest checkpoint "
         f"{row['longest_checkpoint_s']} s, longest time between two answers {row['longest_gap_s']} s, from a heartbeat "
-        f"to an answer {row['longest_wait_s']} s"
+        f"to an answer {row['longest_wait_s']} s; between two answers before the first session {row['longest_first_s']} s"
     )
     with open(given.json, "w", encoding="utf-8") as f:
         json.dump({"name": "pause", "machine": machine.describe(), "rows": [row]}, f, indent=2)

@@ -1,6 +1,7 @@
 /* A long call runs on another thread, and the caller's thread is called back until it ends. */
 #include <pthread.h>
 #include <semaphore.h>
+#include <sys/resource.h>
 
 #include "coordinator/long_call.h"
 #include "tests/lib/test.h"
@@ -22,6 +23,28 @@ static void count(void *ctx)
     assert_ptr_equal(ctx, &calls);
     if (++calls == 2) sem_post(&enough);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they need address space */
+static void note_thread(void *arg)
+{
+    (void)arg;
+    worker = pthread_self();
+}
+
+/* The first test: the C library keeps the stacks of ended threads for the next ones. */
+TEST(test_without_a_thread_the_caller_works)
+{
+    struct rlimit usual, none;
+    assert_int_equal(getrlimit(RLIMIT_AS, &usual), 0);
+    none = usual;
+    none.rlim_cur = 1 << 20; /* no memory for a stack */
+    assert_int_equal(setrlimit(RLIMIT_AS, &none), 0);
+    long_call(note_thread, NULL, count, &calls);
+    assert_int_equal(setrlimit(RLIMIT_AS, &usual), 0);
+    assert_true(pthread_equal(worker, pthread_self()));
+    assert_int_equal(calls, 0);
+}
+#endif
 
 TEST(test_caller_is_called_back_until_the_call_ends)
 {

@@ -81,6 +81,7 @@ struct fake {
         size_t size;
     } sent[BOX], incoming[BOX];
     int n_sent, n_incoming, n_taken;
+    atomic_int looks; /* at the path */
     uint8_t held[BOX_BYTES];
 };
 
@@ -143,13 +144,25 @@ static void fake_bytes(const struct transport *t, uint64_t *sent, uint64_t *rece
     *received = 22;
 }
 
+static bool fake_path(struct transport *t, uint64_t peer, struct transport_path *out)
+{
+    (void)peer;
+    *out = (struct transport_path){0};
+    atomic_fetch_add(&((struct fake *)t)->looks, 1);
+    return true;
+}
+
 static void fake_close(struct transport *t)
 {
     ((struct fake *)t)->closed = true;
 }
 
-static const struct transport_ops fake_ops = {
-    .send = fake_send, .recv = fake_recv, .wake = fake_wake, .bytes = fake_bytes, .close = fake_close};
+static const struct transport_ops fake_ops = {.send = fake_send,
+                                              .recv = fake_recv,
+                                              .wake = fake_wake,
+                                              .path = fake_path,
+                                              .bytes = fake_bytes,
+                                              .close = fake_close};
 
 static void arrive(enum wire_lane lane, const struct msg *m)
 {
@@ -296,6 +309,31 @@ TEST_WITH(test_link_consumes_heartbeat_answers, up, down)
     assert_string_equal(text, "worker-7");
     heartbeat_waiting_for(&heartbeat, clock_monotonic_us() + HEARTBEAT_SILENT_US, text); /* not for an old answer */
     assert_string_equal(text, "");
+}
+
+/* During long work the coordinator names no heartbeat in its answers: it reads nothing, so bytes of a delta may stand
+ * still. Heartbeats from before wait for its work, and measure no path. */
+TEST_WITH(test_answers_of_a_busy_coordinator_measure_nothing, up, down)
+{
+    struct msg busy = {.type = MSG_HEARTBEAT_ACK},
+               late = {.type = MSG_HEARTBEAT_ACK, .heartbeat_ack.sent_us = clock_monotonic_us()},
+               mark = {.type = MSG_CREDIT};
+    enum wire_lane lane;
+    arrive(WIRE_CONTROL, &busy);
+    arrive(WIRE_CONTROL, &mark);
+    assert_int_equal(link_recv(work_link, 5000000, &lane, &mark), STATUS_OK);
+    assert_int_equal(atomic_load(&fake->looks), 0);
+    arrive(WIRE_CONTROL, &late);
+    arrive(WIRE_CONTROL, &mark);
+    assert_int_equal(link_recv(work_link, 5000000, &lane, &mark), STATUS_OK);
+    assert_int_equal(atomic_load(&fake->looks), 1);
+    assert_int_equal(heartbeat_rtt_us(&heartbeat), 0);
+    assert_int_equal(heartbeat_acked_us(&heartbeat), late.heartbeat_ack.sent_us);
+    late.heartbeat_ack.sent_us = clock_monotonic_us();
+    arrive(WIRE_CONTROL, &late);
+    arrive(WIRE_CONTROL, &mark);
+    assert_int_equal(link_recv(work_link, 5000000, &lane, &mark), STATUS_OK);
+    assert_true(heartbeat_rtt_us(&heartbeat) > 0);
 }
 
 TEST_WITH(test_invalid_message_is_reported_not_fatal, up, down)

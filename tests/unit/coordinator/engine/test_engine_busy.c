@@ -68,6 +68,23 @@ TEST(test_long_work_changes_no_result)
     assert_true(works >= 4 + 3 * 2); /* checkpoints of rounds 0 to 3; merges of two fragments in three rounds */
 }
 
+/* The first JOIN makes the model and the first checkpoint. */
+TEST(test_first_worker_is_answered_before_it_has_a_session)
+{
+    struct msg m;
+    int n = 0;
+    rig_meanwhile = answer_twice;
+    rig_open(&rig, NULL);
+    rig_say_join(&rig, 0);
+    while (rig_take(&rig, 0, MSG_UPLOAD, &m)) n += !m.upload.upload && m.upload.text[0];
+    assert_true(n >= 2 * 2);
+    rig_expect(&rig, 0, MSG_WELCOME, &m);
+    engine_reassure(rig.engine);
+    rig_expect_none(&rig, 0, MSG_UPLOAD);
+    rig_close(&rig);
+    rig_meanwhile = NULL;
+}
+
 TEST(test_every_worker_is_answered_during_long_work)
 {
     static struct msg m;

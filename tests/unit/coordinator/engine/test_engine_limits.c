@@ -167,6 +167,27 @@ TEST(test_incomplete_deltas_take_no_memory)
     rig_close(&rig);
 }
 
+/* While the coordinator pauses, the messages of a worker queue up: 2 a second are no flood. */
+TEST(test_messages_of_a_pause_are_no_flood)
+{
+    static const enum msg_type types[] = {MSG_HEARTBEAT, MSG_METRICS};
+    enum { PAUSE_S = 600 };
+    uint8_t encoded[8192];
+    size_t size;
+    open_rig();
+    rig_beat(&rig, 0, WORKER_TRAINING);
+    rig.now += PAUSE_S * UINT64_C(1000000);
+    for (int i = 0; i < 2 * PAUSE_S; i++) {
+        struct msg m = {.type = (uint8_t)types[i % 2]};
+        assert_int_equal(msg_encode(&m, encoded, sizeof encoded, &size), STATUS_OK);
+        if (admission_message(rig.engine, 5, rig.workers[0].control, WIRE_CONTROL, encoded, size, rig.now) !=
+            ADMISSION_ADMIT)
+            fail_msg("message %d of a pause of %d s is over the limit", i, PAUSE_S);
+        if (!i) rig_beat(&rig, 0, WORKER_TRAINING); /* the engine notices the pause */
+    }
+    rig_close(&rig);
+}
+
 TEST(test_ignored_messages_are_logged)
 {
     struct lines lines = {0};

@@ -57,6 +57,22 @@ TEST(test_finished_run_sends_done_after_restart)
 }
 
 /* A signal stops recovery at any record, and the next start recovers everything. */
+/* Reading a large run takes seconds: the first tick comes long after the time of engine_create. So does one after a
+ * pause without any worker. */
+TEST(test_slow_restart_evicts_nobody)
+{
+    const char *const settings[] = {"coordinator.min_workers=2", NULL};
+    struct err err = {0};
+    rig_open_with(&rig, settings, 2, true);
+    rig_restart(&rig, false, 1);
+    for (int i = 0; i < 2; i++) {
+        rig.now += 5000000;
+        assert_int_equal(engine_tick(rig.engine, rig.now, &err), STATUS_OK);
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 0);
+    }
+    rig_close(&rig);
+}
+
 TEST(test_interrupted_recovery_changes_nothing)
 {
     struct err err = {0};
