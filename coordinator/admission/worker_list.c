@@ -160,7 +160,7 @@ enum status worker_list_add(struct worker_list *list, const uint8_t key[WIRE_KEY
                        WORKER_LIST_MAX);
     struct listed_worker *workers = mem_alloc(list->n + 1, sizeof *workers);
     if (!workers) return err_set(err, STATUS_NOMEM, "no memory for the list of workers");
-    memcpy(workers, list->workers, list->n * sizeof *workers);
+    if (list->n) memcpy(workers, list->workers, list->n * sizeof *workers);
     mem_free(list->workers);
     list->workers = workers;
     struct listed_worker *w = &workers[list->n++];
