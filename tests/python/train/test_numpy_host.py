@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -60,7 +61,7 @@ class Forks(RunTest):
         """kill -9 of the script: the same command is the same worker at once, although its child lives."""
         coordinator = self.start_coordinator(train={"max_steps": 12, "sync_every": 3})
         first = self.start_script(FORKING, "w", str(self.run_dir), "0.2")
-        self.wait_for(30, "the child", lambda: "child " in self.log("w"))
+        self.wait_for(30, "the child", lambda: re.search(r"child \d+\n", self.log("w")))
         child = self.child_of("w")
         self.addCleanup(os.kill, child, signal.SIGKILL)
         tcp, locks = self.holds(first.pid)
