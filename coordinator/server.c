@@ -122,7 +122,9 @@ static enum status io_send(void *ctx, uint64_t peer, enum wire_lane lane, const 
         return status;
     }
     TRY(s->transport->ops->send(s->transport, peer, lane, s->buffer, size));
-    if (is_of_run(m->type)) s->run_down += transport_wire_bytes(size);
+    bool unasked =
+        m->type == MSG_HEARTBEAT_ACK && !m->heartbeat_ack.sent_us; /* to silent workers, and during long work */
+    if (is_of_run(m->type) && !unasked) s->run_down += transport_wire_bytes(size);
     return STATUS_OK;
 }
 

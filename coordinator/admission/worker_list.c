@@ -16,8 +16,7 @@
 #include "common/base/text.h"
 #include "common/os/fileio.h"
 
-enum { DAY_S = 86400 };
-enum { KEY_DIGITS = 2 * WIRE_KEY, LINE_MAX_BYTES = KEY_DIGITS + 64 + WIRE_NAME_MAX };
+enum { DAY_S = 86400, KEY_DIGITS = 2 * WIRE_KEY, LINE_MAX_BYTES = KEY_DIGITS + 64 + WIRE_NAME_MAX };
 
 static const char *const states[] = {"enrolled", "revoked"};
 

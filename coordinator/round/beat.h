@@ -2,7 +2,7 @@
  * delivers at its end. A member with a slow link or a slow device takes fewer steps, another one more. Pure.
  *
  * - A member whose transfers leave too little of a beat delivers in every second one, or more seldom.
- * - At least half of the members deliver in every beat.
+ * - At least half of the members deliver in every beat; with more than 256, half of the first 256.
  * - A member takes at least BEAT_STEPS_LEAST steps, unless H is smaller, and at most BEAT_STEPS_MOST x H. */
 #ifndef COORDINATOR_BEAT_H
 #define COORDINATOR_BEAT_H

@@ -5,7 +5,6 @@
 #include <stdio.h>
 
 #include "common/base/backoff.h"
-
 #include "worker/sync/sync_flow.h"
 #include "worker/sync/sync_impl.h"
 
