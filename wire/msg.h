@@ -1,4 +1,4 @@
-/* The messages of protocol version 2: structs, encode and decode.
+/* The messages of protocol version 3: structs, encode and decode.
  *
  * docs/protocol.md says what each message means, when it is sent and how the receiver acts.
  *
@@ -17,7 +17,7 @@
 #include "common/tensor/layout.h"
 
 enum {
-    WIRE_VERSION = 2,
+    WIRE_VERSION = 3,
     WIRE_HEADER = 16,          /* bytes before each message's body, see wire/frame.h */
     WIRE_CHUNK_MAX = 1 << 20,  /* payload bytes of one CHUNK */
     WIRE_BODY_MAX = 4 << 20,   /* body bytes of any message */
@@ -29,6 +29,7 @@ enum {
     WIRE_METRICS_MAX = 256,    /* step records of one METRICS */
     WIRE_NAMED_MAX = 4096,     /* deltas that one update acknowledges */
     WIRE_PARTS_MAX = 64,       /* parts of one evaluation */
+    WIRE_REGION_MAX = 1 << 16, /* workers of one region */
     WIRE_PROBE_MAX = 1 << 18,  /* bytes of one PROBE or its reply */
     WIRE_EVAL_WINDOWS = 64,    /* a worker evaluates that many windows, in batches, between polls for messages */
     WIRE_UUID = 16,
@@ -194,6 +195,7 @@ struct msg_heartbeat {
     uint64_t versions[LAYOUT_FRAGMENTS_MAX];
     uint64_t received, expected; /* bytes of the objects that it is downloading; expected 0: none, or not known yet */
     uint64_t rate;               /* of its downloads, bytes per second, smoothed; 0: not measured */
+    uint32_t workers;            /* 1; of a region: workers that wait for its next assignment */
 };
 
 struct msg_heartbeat_ack {
@@ -209,7 +211,7 @@ struct msg_assign {
     double step_rate;   /* schedule steps per inner step (1 with a fixed set of workers) */
     double lr;          /* mean learning rate of the workers in the newest merged round; NaN: not known */
     double epoch;       /* epochs of training data that earlier work got; 0: without data; NaN: not known */
-    uint32_t n_ranges;  /* samples, used in order; their counts add up to steps * batch_size * grad_accum */
+    uint32_t n_ranges;  /* samples, used in order; their counts add up to steps * batch_size * grad_accum (* workers) */
     struct wire_range ranges[WIRE_RANGES_MAX];
     uint32_t n_fragments;
     uint64_t versions[LAYOUT_FRAGMENTS_MAX]; /* barrier: start from exactly these; async: from these or later */

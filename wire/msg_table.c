@@ -77,6 +77,7 @@ static const struct field heartbeat[] = {
     U64(msg_heartbeat, received),
     U64(msg_heartbeat, expected),
     U64(msg_heartbeat, rate),
+    U32_IN(msg_heartbeat, workers, 1, WIRE_REGION_MAX),
     END,
 };
 static const struct field heartbeat_ack[] = {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "common/base/log.h"
+#include "common/base/minmax.h"
 #include "common/base/units.h"
 #include "coordinator/admission/admission.h"
 #include "coordinator/engine/state/engine_effects.h"
@@ -72,6 +73,8 @@ void admission_refresh_ready(struct engine *e, struct session *s)
     s->ready_us = !can ? 0 : s->ready_us ? s->ready_us : e->now_us;
     if (!m) return;
     m->ready = can;
+    /* Its share of the mean grows with it: no worker counts for more than a run may have. */
+    m->workers = (uint32_t)min_u64(s->last.workers, e->config.coordinator.max_workers);
 }
 
 enum status admission_readmit(struct engine *e, struct member *m, struct err *err)

@@ -92,7 +92,8 @@ struct member {
     uint64_t struck_us;                 /* record_clock time of the last of them */
 
     /* Volatile: from its session, not part of the journaled state. */
-    bool ready; /* can take an assignment */
+    bool ready;       /* can take an assignment */
+    uint32_t workers; /* behind this one: a region; 0: unknown */
     struct member_speed speed;
     uint64_t assigned_us;   /* 0: no work is open */
     uint64_t offered_us;    /* time of the first OFFER of that work; 0: none */

@@ -167,7 +167,8 @@ static enum status barrier_plan(const struct round *r, uint64_t now_us, struct r
     if (r->p.dynamic && !span.is_averaged) share_steps(r, open->grants, open->n);
     for (uint32_t i = 0; i < open->n; i++) {
         struct round_grant *grant = &open->grants[i];
-        TRY(lease_plan_take(&plan, grant->steps * r->p.step_samples, grant->ranges, &grant->n_ranges));
+        uint64_t samples = grant->steps * r->p.step_samples * round_workers(r, member_by_id(&r->members, grant->id));
+        TRY(lease_plan_take(&plan, samples, grant->ranges, &grant->n_ranges));
     }
     return STATUS_OK;
 }

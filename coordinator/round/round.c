@@ -403,14 +403,29 @@ static const char *drop_reason(uint16_t code)
     }
 }
 
+static uint64_t samples_of(const struct assignment *work)
+{
+    uint64_t samples = 0;
+    for (uint32_t i = 0; i < work->n_ranges; i++) samples += work->ranges[i].count;
+    return samples;
+}
+
+uint32_t round_workers(const struct round *r, const struct member *m)
+{
+    uint64_t one = m->work.steps * r->p.step_samples, workers = one ? samples_of(&m->work) / one : 0;
+    if (m->workers) return m->workers;
+    return workers ? (uint32_t)workers : 1;
+}
+
 static uint16_t check_offer(const struct round *r, const struct member *m, const struct round_offer *offer,
                             const char **reason_p)
 {
     *reason_p = "form, steps or tokens do not match the assignment";
     uint8_t form = offer->fragment < r->first_mean ? r->p.form : r->p.form_of_means;
     if (offer->form != form || offer->steps != m->work.steps) return REJECT_CORRUPT;
-    uint64_t most = m->work.steps * r->p.step_samples * r->p.sample_tokens;
-    if (!offer->tokens || offer->tokens > most || (offer->tokens < most && !r->p.any_length)) return REJECT_CORRUPT;
+    uint64_t samples = samples_of(&m->work), most = samples * r->p.sample_tokens;
+    bool fewer = r->p.any_length || samples > m->work.steps * r->p.step_samples; /* a region may have lost workers */
+    if (!offer->tokens || offer->tokens > most || (offer->tokens < most && !fewer)) return REJECT_CORRUPT;
     return r->policy->judge(r, m, offer, reason_p);
 }
 

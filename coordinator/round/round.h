@@ -187,6 +187,8 @@ bool round_counts_hold(const struct round *r);
 /* Judges an offered part. REJECT and DROP set *code_p and *reason_p (static text). */
 enum round_verdict round_judge(const struct round *r, const struct member *m, const struct round_offer *offer,
                                uint16_t *code_p, const char **reason_p);
+/* The workers behind a member, itself included: those of its heartbeat, otherwise those of its last assignment. */
+uint32_t round_workers(const struct round *r, const struct member *m);
 /* The next fragment to merge; false: none now. */
 bool round_next_close(const struct round *r, uint64_t now_us, struct round_close *close);
 /* The part of close->ids[i]. */

@@ -1,4 +1,4 @@
-/* Writes the binary seed inputs: make_corpus tests/golden/protocol_v2 FOLDER.
+/* Writes the binary seed inputs: make_corpus tests/golden/protocol_v3 FOLDER.
  * File names describe the contents; the output is deterministic. The text seeds (config) are plain files in
  * tests/fuzz/corpus. */
 #include <inttypes.h>

@@ -12,6 +12,7 @@ void heartbeat_init(struct heartbeat *p)
     pthread_mutex_init(&p->lock, NULL);
     p->beat.state = WORKER_CATCHING_UP;
     p->beat.round = UINT64_MAX;
+    p->beat.workers = 1;
 }
 
 void heartbeat_finish(struct heartbeat *p)
@@ -71,6 +72,15 @@ void heartbeat_set_step(struct heartbeat *p, uint32_t step, uint64_t step_us)
     assert(p->beat.state != WORKER_TRAINING || step >= p->beat.step);
     p->beat.step = step;
     p->beat.step_s = p->beat.step_s > 0 ? 0.8 * p->beat.step_s + 0.2 * s : s;
+    pthread_mutex_unlock(&p->lock);
+}
+
+void heartbeat_set_workers(struct heartbeat *p, uint32_t workers)
+{
+    pthread_mutex_lock(&p->lock);
+    assert(workers > 0 && workers <= WIRE_REGION_MAX);
+    p->changed = p->changed || p->beat.workers != workers;
+    p->beat.workers = workers;
     pthread_mutex_unlock(&p->lock);
 }
 

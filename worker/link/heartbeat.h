@@ -52,6 +52,9 @@ void heartbeat_set_received(struct heartbeat *p, uint64_t received, uint64_t exp
 /* `step` inner steps of this round are done; the last one took step_us. */
 void heartbeat_set_step(struct heartbeat *p, uint32_t step, uint64_t step_us);
 
+/* A region: the next assignment is for so many workers. */
+void heartbeat_set_workers(struct heartbeat *p, uint32_t workers);
+
 /* Hashes of all training and validation tokens; any thread may call it. */
 void heartbeat_set_data(struct heartbeat *p, uint64_t train_hash, uint64_t val_hash);
 

@@ -348,7 +348,8 @@ void rig_beat(struct rig *r, int worker, enum worker_state state)
                                   .round = w->task.round,
                                   .steps = w->task.steps,
                                   .n_fragments = r->layout.n_fragments,
-                                  .rate = w->rate}};
+                                  .rate = w->rate,
+                                  .workers = w->workers ? w->workers : 1}};
     memcpy(m.heartbeat.versions, w->versions, sizeof m.heartbeat.versions);
     rig_say(r, w->control, &m);
 }

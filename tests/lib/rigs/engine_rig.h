@@ -47,6 +47,7 @@ struct rig_worker {
     bool blind;                              /* it has no validation data */
     uint64_t versions[LAYOUT_FRAGMENTS_MAX]; /* reported by its heartbeats */
     uint64_t rate;                           /* of its downloads, the same; 0: not measured */
+    uint32_t workers;                        /* behind it, the same; 0: itself */
     struct msg_assign task;                  /* the last ASSIGN received */
 };
 

@@ -53,7 +53,7 @@ TEST(test_decode_restores_list)
 TEST(test_list_matches_golden_file)
 {
     uint8_t data[256];
-    golden_check("protocol_v2/frozen_list", data, encode(&list, data, sizeof data));
+    golden_check("protocol_v3/frozen_list", data, encode(&list, data, sizeof data));
 }
 
 /* frozen_encode takes only what frozen_tensor_ok accepts. */

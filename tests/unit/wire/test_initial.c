@@ -48,7 +48,7 @@ TEST(test_head_matches_golden_file)
 {
     struct initial_head h = sample();
     size_t n = initial_head_encode(&h, buffer);
-    golden_check("protocol_v2/initial_head", buffer, n);
+    golden_check("protocol_v3/initial_head", buffer, n);
 }
 
 TEST_MAIN(NULL, NULL)

@@ -260,11 +260,11 @@ TEST(test_other_version_is_refused_except_refuse)
     size_t size = encode();
     frame_seal(buffer, WIRE_VERSION + 1, MSG_HELLO, size - WIRE_HEADER);
     assert_int_equal(decode_copy(size, &err), STATUS_UNSUPPORTED);
-    assert_string_equal(err.msg, "the other side uses protocol version 3, this program 2: use the same release on "
+    assert_string_equal(err.msg, "the other side uses protocol version 4, this program 3: use the same release on "
                                  "both sides");
-    size = golden_read("protocol_v1/01_HELLO", buffer, sizeof buffer);
+    size = golden_read("protocol_v2/01_HELLO", buffer, sizeof buffer);
     assert_int_equal(decode_copy(size, &err), STATUS_UNSUPPORTED);
-    size = golden_read("protocol_v1/05_REFUSE", buffer, sizeof buffer);
+    size = golden_read("protocol_v2/05_REFUSE", buffer, sizeof buffer);
     assert_int_equal(decode_copy(size, &err), STATUS_OK);
     msg_sample(&m, MSG_REFUSE, 1, 30);
     m.refuse.code = 777; /* a reason that this version does not know */
@@ -302,7 +302,7 @@ TEST(test_messages_match_golden_files)
     static uint8_t kept[WIRE_HEADER + WIRE_BODY_MAX];
     for (const enum msg_type *type = msg_sample_types; *type; type++) {
         char name[64];
-        snprintf(name, sizeof name, "protocol_v2/%02d_%s", *type, msg_name(*type));
+        snprintf(name, sizeof name, "protocol_v3/%02d_%s", *type, msg_name(*type));
         msg_sample(&m, *type, 1, 4);
         if (!golden_exists(name)) golden_check(name, buffer, encode());
         size_t size = golden_read(name, kept, sizeof kept);

@@ -214,10 +214,10 @@ TEST(test_snapshot_head_is_restored_or_refused)
 TEST(test_objects_match_golden_files)
 {
     struct update u = sample(1, 2, 33);
-    golden_check("protocol_v2/update", buffer, encode(&u));
+    golden_check("protocol_v3/update", buffer, encode(&u));
     struct snapshot_head h = {.fragment = 3, .version = 17, .hash = 0x0123456789abcdef, .count = 1000000};
     snapshot_head_encode(&h, buffer);
-    golden_check("protocol_v2/snapshot_head", buffer, SNAPSHOT_HEAD_BYTES);
+    golden_check("protocol_v3/snapshot_head", buffer, SNAPSHOT_HEAD_BYTES);
 }
 
 TEST_MAIN(NULL, NULL)

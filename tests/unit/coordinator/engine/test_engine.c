@@ -162,4 +162,62 @@ TEST(test_refused_delta_returns_its_samples)
     }
 }
 
+static uint64_t samples_of(int worker)
+{
+    uint64_t samples = 0;
+    for (uint32_t i = 0; i < rig.workers[worker].task.n_ranges; i++)
+        samples += rig.workers[worker].task.ranges[i].count;
+    return samples;
+}
+
+/* A region gets the samples of all its workers. It may have lost some of them since, a plain worker may not. */
+TEST(test_region_gets_samples_for_its_workers)
+{
+    const char *settings[] = {"coordinator.min_workers=2", "coordinator.max_workers=4", "train.fragments=1", NULL};
+    struct msg offer, m;
+    rig_open(&rig, settings);
+    rig.workers[1].workers = 3;
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    assert_int_equal(samples_of(1), 3 * samples_of(0));
+    for (int less = 0; less < 2; less++) {
+        rig_offer_message(&rig, less ? 0 : 1, 0, 1, &offer);
+        offer.offer.tokens = less ? offer.offer.tokens - 1 : 3 * offer.offer.tokens + 1;
+        rig_say(&rig, rig.workers[less ? 0 : 1].control, &offer);
+        rig_expect(&rig, less ? 0 : 1, MSG_REJECT, &m);
+        assert_int_equal(m.reject.code, REJECT_CORRUPT);
+    }
+    rig_close(&rig);
+}
+
+/* Its place keeps their number until it has connected again. */
+TEST(test_region_keeps_its_size_and_may_deliver_less)
+{
+    const char *settings[] = {"coordinator.min_workers=2", "coordinator.max_workers=4", "train.fragments=1",
+                              "train.eval_every=1", NULL};
+    rig_open(&rig, settings);
+    rig.workers[1].workers = 3;
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    for (int i = 0; i < 2; i++) assert_int_equal(rig_deliver(&rig, i, 0, 1).type, MSG_CREDIT); /* of one worker */
+    assert_int_equal(engine_version(rig.engine, 0), 1);
+    rig_restart(&rig, false, 1); /* before the next round opens: the evaluation is not complete */
+    rig_join(&rig, 0);
+    rig_catch_up(&rig, 0);
+    rig_answer_evals(&rig, 1, 1.5);
+    rig_assigned(&rig, 0);
+    rig_join(&rig, 1);
+    rig_catch_up(&rig, 1);
+    rig_assigned(&rig, 1);
+    assert_int_equal(samples_of(1), 3 * samples_of(0));
+    rig.workers[1].workers = 9; /* more than a run may have */
+    rig_catch_up(&rig, 1);
+    for (int i = 0; i < 2; i++) assert_int_equal(rig_deliver(&rig, i, 0, 1).type, MSG_CREDIT);
+    for (int i = 0; i < 2; i++) rig_catch_up(&rig, i);
+    rig_answer_evals(&rig, 2, 1.5);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    assert_int_equal(samples_of(1), 4 * samples_of(0));
+    rig_close(&rig);
+}
+
 TEST_MAIN(NULL, NULL)

@@ -179,6 +179,7 @@ TEST(test_messages_of_a_pause_are_no_flood)
     rig.now += PAUSE_S * UINT64_C(1000000);
     for (int i = 0; i < 2 * PAUSE_S; i++) {
         struct msg m = {.type = (uint8_t)types[i % 2]};
+        if (m.type == MSG_HEARTBEAT) m.heartbeat.workers = 1;
         assert_int_equal(msg_encode(&m, encoded, sizeof encoded, &size), STATUS_OK);
         if (admission_message(rig.engine, 5, rig.workers[0].control, WIRE_CONTROL, encoded, size, rig.now) !=
             ADMISSION_ADMIT)
