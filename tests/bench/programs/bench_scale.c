@@ -157,7 +157,8 @@ static double beat(uint32_t worker, uint8_t state, uint64_t version)
                                          .round = training ? b.task.round : UINT64_MAX,
                                          .step = training,
                                          .steps = training ? b.task.steps : 0,
-                                         .n_fragments = b.fragments};
+                                         .n_fragments = b.fragments,
+                                         .workers = 1};
     for (uint32_t f = 0; f < b.fragments; f++) m.heartbeat.versions[f] = version;
     return say(control_of(worker));
 }
