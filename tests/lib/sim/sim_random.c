@@ -7,7 +7,7 @@
 #include "common/base/rng.h"
 #include "tests/lib/store/store_mem.h"
 
-enum { WIDE_EVERY = 200 }; /* a wide run takes seconds */
+enum { WIDE_EVERY = 300 }; /* a wide run takes seconds */
 enum { SETTINGS_MAX = 44, FAULTS_US = 20 * 1000000, PATIENCE_US = 900 * 1000000 };
 
 /* The settings drawn before the run begins, equal with and without faults. */
@@ -171,7 +171,7 @@ static int draw_workers(struct plan *p)
 static void plan_make(struct plan *p, uint64_t seed, bool harsh)
 {
     *p = (struct plan){.seed = seed, .harsh = harsh};
-    p->wide = rng_u64(seed, RNG_TEST + 31, 1) % WIDE_EVERY == 0;
+    p->wide = rng_u64(seed, RNG_TEST + 31, 34) % WIDE_EVERY == 0;
     if (p->wide)
         plan_wide(p);
     else
@@ -192,6 +192,7 @@ static void plan_make(struct plan *p, uint64_t seed, bool harsh)
     p->saves_all = draw(p, 5) != 0;
     set(p, "checkpoint.worker_every=%u", p->saves_all ? 1 : 2 * (unsigned)draw(p, 2));
     p->nan = draw(p, 8) == 0;
+    if (p->wide) set(p, "train.batch_size=1"), set(p, "train.grad_accum=1"), set(p, "train.eval_every=0");
     plan_long_run(p);
     p->list[p->n_settings] = NULL;
 }
@@ -404,7 +405,7 @@ enum status sim_random_run(uint64_t seed, unsigned flags, FILE *explain, struct 
     struct sim_cluster_setup setup = {.seed = seed, .n_workers = p.n_workers, .config = p.list};
     setup.train_samples = 20 + draw(&p, 200);
     setup.n_tensors = 3 + (uint32_t)draw(&p, 4);
-    setup.scale = p.wide ? 20000 + (uint32_t)(rng_u64(seed, RNG_TEST + 31, 2) % 40000) : 1;
+    setup.scale = p.wide ? 15000 + (uint32_t)(rng_u64(seed, RNG_TEST + 31, 2) % 25000) : 1;
     enum status status = sim_cluster_create(&p.cluster, &setup, &err);
     if (status != STATUS_OK) {
         fprintf(stderr, "seed %llu: %s\n", (unsigned long long)seed, err.msg);
