@@ -4,6 +4,8 @@
 
 #include "coordinator/engine/engine_impl.h"
 
+enum { LITTLE_BYTES = 1 << 20 }; /* a disk that bounds the checkpoints of toy models */
+
 const float *engine_theta(const struct engine *e)
 {
     return e->ledger.modelled ? e->ledger.outer.theta : NULL;
@@ -88,6 +90,20 @@ static enum status check_sessions(const struct session_table *t, struct err *err
                : err_set(err, STATUS_LIMIT, "%llu bytes of credit are open", (unsigned long long)credit);
 }
 
+/* Checkpoints beyond checkpoint.keep take no more bytes than the disk has left, but one. */
+static bool pins_little(const struct engine *e)
+{
+    const struct store_ops *ops = e->store->ops;
+    size_t keep = e->config.checkpoint.keep, n = keep && e->n_kept > keep ? e->n_kept - keep : 0;
+    uint64_t pinned = n * e->ledger.layout.n_params * sizeof(float), size;
+    for (size_t i = 0; i < n; i++) {
+        pinned += ops->checkpoint_state_size(e->store, e->kept[i].round, &size, NULL) == STATUS_OK ? size : 0;
+        for (uint64_t segment = e->kept[i].segment; segment < e->kept[i + 1].segment; segment++)
+            pinned += ops->segment_size(e->store, segment, &size, NULL) == STATUS_OK ? size : 0;
+    }
+    return n <= 1 || (n <= ENGINE_BEHIND_MAX && pinned <= ops->free_bytes(e->store));
+}
+
 /* A worker that is connected and in time finds the update after each version that it holds, unless disk or number bound
  * the checkpoints. */
 static bool log_reaches(const struct engine *e, const struct session *s)
@@ -95,7 +111,8 @@ static bool log_reaches(const struct engine *e, const struct session *s)
     const struct round *r = &e->ledger.round;
     const struct member *m = engine_member(e, s);
     size_t keep = e->config.checkpoint.keep;
-    bool bounded = keep && e->n_kept >= keep + e->behind_most;
+    bool little = e->store->ops->free_bytes(e->store) < LITTLE_BYTES;
+    bool bounded = keep && (e->n_kept >= keep + e->behind_most || little);
     if (!m || !m->active || !s->beating || s->last.state == WORKER_CATCHING_UP || bounded) return true;
     if (admission_is_late(e, s) || e->ledger.done) return true;
     for (uint32_t f = 0; f < s->last.n_fragments && f < r->p.n_fragments; f++) {
@@ -111,6 +128,7 @@ enum status engine_check(const struct engine *e, struct err *err)
     TRY(check_sessions(&e->sessions, err));
     if (!round_counts_hold(&e->ledger.round))
         return err_set(err, STATUS_CORRUPT, "the counts of the round differ from its members");
+    if (!pins_little(e)) return err_set(err, STATUS_LIMIT, "old checkpoints take more than the disk has left");
     for_each_session(e, s)
         if (!log_reaches(e, s)) return err_set(err, STATUS_CORRUPT, "an update that %s needs was removed", s->name);
     enum status status = lease_check(&e->ledger.round.leases);

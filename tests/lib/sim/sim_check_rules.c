@@ -214,6 +214,8 @@ void check_flow_message(struct sim_check *c, enum sim_net_moment moment, int cli
     if (!to_client && moment == SIM_NET_SENT) sent_by_worker(c, client, m);
     if (!to_client && moment == SIM_NET_ARRIVED) came_from_worker(c, client, m);
     if (to_client && moment == SIM_NET_SENT && m->type == MSG_WELCOME) w->in_session = true;
+    bool unknown = m->type == MSG_REFUSE && m->refuse.code == REFUSE_UNKNOWN_SESSION;
+    if (to_client && moment == SIM_NET_SENT && unknown) w->in_session = false;
     if (to_client && moment == SIM_NET_SENT && object) sent_object_chunk(c, client, &m->chunk);
     if (!to_client || moment != SIM_NET_ARRIVED) return;
     if (m->type != MSG_HEARTBEAT_ACK) forget_again(w);
@@ -230,7 +232,8 @@ void check_opened(struct sim_check *c, const struct record_open *record)
     for (uint32_t i = 0; i < record->open.n; i++) {
         uint32_t id = record->open.grants[i].id;
         int client = id < CHECK_IDS ? c->client_of_id[id] : -1;
-        for (uint32_t f = 0; client >= 0 && f < c->layout.n_fragments; f++) {
+        bool known = client >= 0 && c->workers[client].in_session;
+        for (uint32_t f = 0; known && f < c->layout.n_fragments; f++) {
             uint64_t holds = c->workers[client].holds[f], version = c->logs[f].n - 1;
             if (holds && holds < version)
                 sim_check_fail(c, "worker-%d gets work at version %llu of fragment %u, but holds version %llu", client,

@@ -227,7 +227,8 @@ static void setup_workers(struct plan *p, bool calm)
         link->loss = (double)draw(p, 4) * (p->harsh ? 0.1 : 0.03);
         link->duplicate = (double)draw(p, 4) * 0.03;
         if (p->unequal || p->wide) setup_unequal(p, link, i);
-        if (calm) *link = (struct sim_net_link){.latency_us = 1000};
+        if (calm) link->loss = link->duplicate = link->same_peer = 0;
+        if (calm && !p->unequal) *link = (struct sim_net_link){.latency_us = 1000};
         struct sim_worker *w = &c->workers[i];
         w->step_us = 20000 + draw(p, 200000);
         w->eval_us = 10000 + draw(p, 100000);
@@ -405,7 +406,7 @@ enum status sim_random_run(uint64_t seed, unsigned flags, FILE *explain, struct 
     struct sim_cluster_setup setup = {.seed = seed, .n_workers = p.n_workers, .config = p.list};
     setup.train_samples = 20 + draw(&p, 200);
     setup.n_tensors = 3 + (uint32_t)draw(&p, 4);
-    setup.scale = p.wide ? 15000 + (uint32_t)(rng_u64(seed, RNG_TEST + 31, 2) % 25000) : 1;
+    setup.scale = p.wide ? 15000 + (uint32_t)(rng_u64(seed, RNG_TEST + 31, 2) % 45000) : 1;
     enum status status = sim_cluster_create(&p.cluster, &setup, &err);
     if (status != STATUS_OK) {
         fprintf(stderr, "seed %llu: %s\n", (unsigned long long)seed, err.msg);
