@@ -80,7 +80,7 @@ struct check_own {
 
 /* Bytes [have, end) of an object are requested. */
 struct check_get {
-    bool used;
+    bool used, known; /* known: some of its bytes came */
     uint8_t kind;
     uint64_t version, have, end;
 };
@@ -92,6 +92,7 @@ struct check_credit {
 };
 
 struct check_flow {
+    uint64_t down_now;                     /* window of the last message */
     uint64_t down, up;                     /* largest window of this process */
     struct check_get get[CHECK_FRAGMENTS]; /* as the worker knows it */
     struct check_get asked[CHECK_FRAGMENTS]

@@ -10,31 +10,36 @@
 
 /* ---- bytes in flight --------------------------------------------------------------------------------------------- */
 
-/* The worker requested these bytes, and they have not arrived. First requests ask for up to a window of unknown
- * objects. */
+/* The worker requested these bytes, and they have not arrived. First requests ask for up to a window of objects whose
+ * size is unknown. When more of an object is requested, all known ones share the window. */
 static void sent_get(struct sim_check *c, int client, const struct msg_get *m)
 {
     struct check_flow *flow = &c->workers[client].flow;
     struct check_get *g = &flow->get[m->fragment];
-    uint64_t end = m->offset + m->length, flying = 0;
+    uint64_t end = m->offset + m->length, flying = 0, known = 0;
     bool same = g->used && g->kind == m->kind && g->version == m->version;
+    bool more = same && g->known && m->offset > g->have;
     if (!same) *g = (struct check_get){.used = true, .kind = m->kind, .version = m->version, .have = m->offset};
     g->end = same && m->offset > g->have ? max_u64(g->end, end) : end;
-    for (uint32_t f = 0; f < c->layout.n_fragments; f++)
-        if (flow->get[f].end > flow->get[f].have) flying += flow->get[f].end - flow->get[f].have;
+    for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
+        uint64_t bytes = flow->get[f].end > flow->get[f].have ? flow->get[f].end - flow->get[f].have : 0;
+        flying += bytes;
+        known += flow->get[f].known ? bytes : 0;
+    }
     c->counts.most_flying = max_u64(c->counts.most_flying, flying);
-    if (flying > 2 * flow->down + DOWNLOAD_CHUNK * c->layout.n_fragments)
+    if (flying > 2 * flow->down + DOWNLOAD_CHUNK * c->layout.n_fragments || (more && known > flow->down_now))
         sim_check_fail(c, "worker-%d requests %llu bytes at once, but its window is %llu", client,
-                       (unsigned long long)flying, (unsigned long long)flow->down);
+                       (unsigned long long)(more ? known : flying), (unsigned long long)flow->down_now);
 }
 
 /* Only what the worker has read moves its window. */
 static void came_object_chunk(struct sim_check *c, int client, const struct msg_chunk *k)
 {
     struct check_get *g = &c->workers[client].flow.get[k->fragment];
-    if (g->used && g->kind == k->kind && g->version == k->key && k->offset <= g->have)
-        g->have = max_u64(g->have, k->offset + k->size);
-    if (g->have == k->total) g->end = g->have;
+    bool same = g->used && g->kind == k->kind && g->version == k->key;
+    g->known = g->known || same;
+    if (same && k->offset <= g->have) g->have = max_u64(g->have, k->offset + k->size);
+    if (same && g->have == k->total) g->end = g->have;
 }
 
 static struct check_get *asked_of(struct check_flow *flow, uint32_t fragment, uint8_t kind, uint64_t version)
@@ -58,7 +63,7 @@ static void came_get(struct check_flow *flow, const struct msg_get *m)
     }
     struct check_get *all = flow->asked[m->fragment];
     memmove(all + 1, all, (CHECK_ASKED - 1) * sizeof *all);
-    all[0] = (struct check_get){true, m->kind, m->version, m->offset, end};
+    all[0] = (struct check_get){true, true, m->kind, m->version, m->offset, end};
 }
 
 static void sent_object_chunk(struct sim_check *c, int client, const struct msg_chunk *k)
@@ -135,6 +140,7 @@ void sim_check_windows(struct sim_check *c, int client, uint64_t down, uint64_t 
     if (down > SYNC_WINDOW_MOST || up > SYNC_WINDOW_MOST || down < SYNC_WINDOW_LEAST || up < SYNC_WINDOW_LEAST)
         sim_check_fail(c, "worker-%d has a window of %llu bytes down, %llu up", client, (unsigned long long)down,
                        (unsigned long long)up);
+    flow->down_now = down;
     flow->down = max_u64(flow->down, down);
     flow->up = max_u64(flow->up, up);
     if (w->unsaved != unsaved) forget_again(w); /* the end of a save starts the timeouts of uploads again */

@@ -393,6 +393,12 @@ static void plan_describe(const struct plan *p, char *out, size_t cap)
         at += (size_t)snprintf(out + at, cap - at, " %s", strchr(p->settings[i], '.') + 1);
 }
 
+static double updates_of_beats(const struct config *c)
+{
+    bool beats = c->train.method == METHOD_ASYNC && !strcmp(c->outer.grace, "auto");
+    return beats ? (double)c->train.fragments * c->train.max_steps / c->train.sync_every : 0;
+}
+
 enum status sim_random_run(uint64_t seed, unsigned flags, FILE *explain, struct sim_random_plan *plan,
                            struct sim_random_outcome *outcome)
 {
@@ -413,6 +419,7 @@ enum status sim_random_run(uint64_t seed, unsigned flags, FILE *explain, struct 
         return status;
     }
     struct sim_cluster *c = p.cluster;
+    plan->updates = updates_of_beats(&c->config);
     sim_check_trace(c->check, flags & SIM_RANDOM_TRACE);
     log_set_sink(log_to_notes, c);
     setup_workers(&p, calm);
