@@ -21,6 +21,7 @@ void ledger_finish(struct ledger *l)
         layout_finish(&l->layout);
     }
     update_log_finish(&l->log);
+    mem_free(l->initial);
     mem_free(l->config_text);
     frozen_finish(&l->frozen);
     mem_free(l->model_record);
@@ -158,10 +159,22 @@ static enum status fold_start(struct ledger *l, size_t size)
     return STATUS_OK;
 }
 
+/* The memory of outer_state_init for theta has not been written, and takes no pages. */
+static void take_initial(struct ledger *l)
+{
+    mem_free(l->outer.theta);
+    l->outer.theta = l->initial;
+    l->initial = NULL;
+    outer_state_rehash(&l->outer);
+}
+
 static enum status fold_model(struct ledger *l, const struct journal_record *record, struct err *err)
 {
     TRY(ledger_set_model(l, record->body, record->size, err));
-    TRY(outer_state_fill(&l->outer, l->init_dir, err));
+    if (l->initial)
+        take_initial(l);
+    else
+        TRY(outer_state_fill(&l->outer, l->init_dir, err));
     for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
         if (l->outer.fragments[f].hash != l->model.hashes[f])
             return err_set(err, STATUS_MISMATCH, "the initial parameters differ from those this run started with%s%s",
