@@ -1,4 +1,4 @@
-"""The program of `./run bench many`: many.py FOLDER JSON_FOLDER [--workers N] [--large] [--rounds R] [--step-ms MS]."""
+"""The program of `./run bench many`: many.py FOLDER JSON_FOLDER [options], which tests/bench/many lists."""
 
 import argparse
 import json
@@ -195,6 +195,7 @@ def main():
     parser.add_argument("out", type=Path)
     parser.add_argument("--workers", type=int)
     parser.add_argument("--large", action="store_true")
+    parser.add_argument("--codec", choices=sorted(CODECS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--step-ms", type=int, default=500)
     given, settings = parser.parse_known_args()
@@ -203,7 +204,7 @@ def main():
         raise SystemExit(f"bench many: unknown argument {(wrong or ['--rounds'])[0]} (see the head of tests/bench/many)")
     rows = []
     if given.large:
-        cells = [(2, name, LARGE + CODECS[name]) for name in CODECS]
+        cells = [(2, name, LARGE + CODECS[name]) for name in (CODECS if not given.codec else [given.codec])]
     else:
         cells = [(n, "int8", SMALL + CODECS["int8"]) for n in ([given.workers] if given.workers else [16, 64, 256])]
     for workers, codec, model in cells:
