@@ -112,7 +112,9 @@ enum status ledger_set_model(struct ledger *l, const uint8_t *body, size_t size,
     round_init(&l->round, l->config, l->layout.n_fragments);
     l->round.first_mean = layout_first_mean(&l->layout);
     l->modelled = true; /* from here on ledger_finish cleans up */
-    return outer_state_init(&l->outer, l->config, &l->layout, err);
+    float *theta = l->initial;
+    l->initial = NULL;
+    return outer_state_init_with(&l->outer, l->config, &l->layout, theta, err);
 }
 
 enum status ledger_room(struct ledger *l)
@@ -159,20 +161,12 @@ static enum status fold_start(struct ledger *l, size_t size)
     return STATUS_OK;
 }
 
-/* The memory of outer_state_init for theta has not been written, and takes no pages. */
-static void take_initial(struct ledger *l)
-{
-    mem_free(l->outer.theta);
-    l->outer.theta = l->initial;
-    l->initial = NULL;
-    outer_state_rehash(&l->outer);
-}
-
 static enum status fold_model(struct ledger *l, const struct journal_record *record, struct err *err)
 {
+    bool computed = l->initial != NULL;
     TRY(ledger_set_model(l, record->body, record->size, err));
-    if (l->initial)
-        take_initial(l);
+    if (computed)
+        outer_state_rehash(&l->outer);
     else
         TRY(outer_state_fill(&l->outer, l->init_dir, err));
     for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
