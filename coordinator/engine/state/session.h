@@ -49,6 +49,7 @@ struct session {
     uint64_t joined_us, heard_us;
     uint64_t moved_us; /* time of its last progress: a new state, a new step, or bytes of a delta */
     uint64_t idle_us;  /* since then the worker has delivered no delta: its last one, or the time it took a place */
+    bool greeted;      /* HELLO came on its connection since it joined: the next JOIN is another one */
     uint64_t before;   /* id of the session it replaced; 0: none */
     uint32_t times;    /* number of short-lived sessions in a row before this one */
     struct msg_heartbeat last;        /* zeros before the first heartbeat */
