@@ -192,6 +192,12 @@ bool outer_loop_on_device(const struct outer_loop *loop);
  * such copy. Read-only. */
 const float *outer_loop_device_params(const struct outer_loop *loop);
 void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us);
+/* The segment that train_begin started is still wanted. False: the run went on without it, or has ended. */
+bool outer_loop_computing(const struct outer_loop *loop);
+/* outer_loop_computing, and deltas and updates travel meanwhile (train.overlap, train.stagger, async). While another
+ * thread computes, outer_loop_on_message (except for CONFIG, UPLOAD and WELCOME) and outer_loop_tick then call neither
+ * the host's functions nor the device. */
+bool outer_loop_exchanges(const struct outer_loop *loop);
 /* `step` inner steps are done; the last one took step_us. */
 void outer_loop_train_step(struct outer_loop *loop, uint32_t step, uint64_t step_us);
 
