@@ -7,8 +7,8 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/units.h"
+#include "compress/apply_update.h"
 #include "compress/relay.h"
-#include "worker/outer/apply_update.h"
 #include "worker/outer/outer_loop_impl.h"
 
 enum { DAMAGED_MAX = 3 }; /* corrupt copies of one object before all snapshots are loaded again */
