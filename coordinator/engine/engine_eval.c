@@ -33,7 +33,7 @@ static bool barrier(const struct engine *e)
 
 static bool has_data(const struct engine *e)
 {
-    return e->ledger.model.val_samples > 0;
+    return e->ledger.model.val_samples > 0 && !e->ledger.region; /* upstream evaluates */
 }
 
 /* All workers of the run are here, at least one, and none of them has validation data. */

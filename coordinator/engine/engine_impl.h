@@ -10,6 +10,7 @@
  *     engine_settings.c    settings of a run that continues
  *     engine_presence.c    HEARTBEAT, LEAVE, eviction, revoked workers
  *     engine_dataset.c     hashes of the workers' data
+ *     engine_region.c      what happens upstream of a region
  *     engine_report.c      status, waiting lines, summary
  *     engine_work.c        opening rounds, closing fragments, the end
  *     engine_join.c        HELLO, JOIN, BIND
@@ -114,6 +115,8 @@ void engine_send_assign(struct engine *e, struct session *s, const struct member
  * last parameters of the run. */
 bool engine_awaits_last(const struct engine *e, const struct session *s);
 void engine_send_done(struct engine *e, const struct session *s);
+/* An update was journaled: tells all workers. */
+enum status engine_updated(struct engine *e, const struct round_close *close, struct err *err) MUST_CHECK;
 
 /* --- engine_settings.c --- */
 /* Sets config_hash and config_text from the configuration. LIMIT: the text is too long. */
@@ -124,6 +127,9 @@ enum status engine_settings_write(struct engine *e, struct err *err) MUST_CHECK;
 enum status engine_settings_check(const struct engine *e, struct err *err) MUST_CHECK;
 /* After recovery: compares the caller's settings with those of the run, and applies --change. INVALID with one line. */
 enum status engine_settings_settle(struct engine *e, struct err *err) MUST_CHECK;
+
+/* --- engine_region.c --- */
+enum status engine_region_take(struct engine *e, const struct engine_upstream *event, struct err *err) MUST_CHECK;
 
 /* --- engine_report.c --- */
 /* The text of engine_waiting, at most a tenth of a second old: it is the same for all workers. */

@@ -167,6 +167,7 @@ static enum status fold_start(struct ledger *l, size_t size)
 static enum status fold_model(struct ledger *l, const struct journal_record *record, struct err *err)
 {
     TRY(ledger_set_model(l, record->body, record->size, err));
+    l->absent = l->region;
     if (l->region) return STATUS_OK; /* JUMP follows */
     TRY(outer_state_fill(&l->outer, l->init_dir, err));
     for (uint32_t f = 0; f < l->layout.n_fragments; f++) {

@@ -201,10 +201,30 @@ void lease_give_up(struct lease_book *book)
     assert(sizes_add_up(book));
 }
 
+static uint64_t common_part(const struct wire_range *a, const struct wire_range *b)
+{
+    uint64_t from = a->start > b->start ? a->start : b->start, end = a->start + a->count;
+    if (b->start + b->count < end) end = b->start + b->count;
+    return end > from ? end - from : 0;
+}
+
+bool lease_holds(const struct lease_book *book, const struct wire_range *ranges, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t held = 0;
+        for (uint32_t k = 0; k < book->n_free; k++) held += common_part(&ranges[i], &book->free[k]);
+        for (uint32_t k = 0; k < book->n_leases; k++)
+            for (uint32_t j = 0; j < book->leases[k].n_ranges; j++)
+                held += common_part(&ranges[i], &book->leases[k].ranges[j]);
+        if (held != ranges[i].count) return false;
+    }
+    return true;
+}
+
 static bool meets(const struct wire_range *a, const struct wire_range *all, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (a->start < all[i].start + all[i].count && all[i].start < a->start + a->count) return true;
+        if (common_part(a, &all[i])) return true;
     return false;
 }
 

@@ -95,7 +95,7 @@ static enum status initial_hashes(const struct engine *e, const struct msg_join 
 /* The file of data.tokenizer; NULL: "bytes" or "none". */
 static const char *tokenizer_file(const struct engine *e)
 {
-    const char *name = e->config.data.tokenizer;
+    const char *name = e->ledger.region ? "none" : e->config.data.tokenizer; /* upstream's checkpoints hold it */
     return strcmp(name, "bytes") && strcmp(name, "none") ? name : NULL;
 }
 

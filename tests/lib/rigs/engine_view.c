@@ -4,7 +4,7 @@
 
 const float *engine_theta(const struct engine *e)
 {
-    return e->ledger.modelled ? e->ledger.outer.theta : NULL;
+    return engine_serves(e) ? e->ledger.outer.theta : NULL;
 }
 
 const float *engine_residual(const struct engine *e, uint32_t fragment)
