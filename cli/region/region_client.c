@@ -61,6 +61,14 @@ static bool port_values(void *ctx, uint64_t round, float *values, struct delta_s
     return done;
 }
 
+static bool port_evaluated(void *ctx, struct msg_eval_result *result, bool *done_p)
+{
+    struct region_ask ask = {.what = ASK_RESULT, .result = result};
+    bool done = answered(ctx, &ask);
+    *done_p = ask.yes;
+    return done;
+}
+
 static uint32_t port_workers(void *ctx)
 {
     struct region *r = ctx;
@@ -115,6 +123,8 @@ static enum status on_config(void *ctx, const struct msg_config *m, struct outer
                                   .layout = own->layout,
                                   .train_hash = own->record->train_hash,
                                   .train_samples = own->record->train_samples,
+                                  .val_hash = own->record->val_hash,
+                                  .val_samples = own->record->val_samples,
                                   .sample_tokens = own->record->sample_tokens,
                                   .ranks = 1,
                                   .devices = "a region",
@@ -130,7 +140,7 @@ static enum status open_session(struct region *r, struct err *err)
     r->options.on_config = on_config;
     r->options.on_settings = on_settings;
     r->options.on_update = on_update;
-    r->loop = (struct region_loop){.port = {r, port_event, port_jump, port_values, port_workers}};
+    r->loop = (struct region_loop){.port = {r, port_event, port_jump, port_values, port_evaluated, port_workers}};
     TRY(region_resolve(r, err));
     TRY(worker_session_open(&r->session, &r->options, err));
     r->loop.loop = worker_session_loop(r->session);
@@ -273,6 +283,10 @@ static enum status answer(struct region_ask *ask, struct engine *e, uint64_t now
     if (ask->what == ASK_VALUES) {
         ask->yes = engine_region_sealed(e, ask->round);
         return ask->yes ? engine_region_values(e, ask->values, ask->sum, err) : STATUS_OK;
+    }
+    if (ask->what == ASK_RESULT) {
+        ask->yes = engine_region_evaluated(e, ask->result);
+        return STATUS_OK;
     }
     TRY(engine_on_upstream(e, ask->event, now_us, err));
     if (ask->what == ASK_JUMP) ask->yes = engine_region_knows(e, ask->event->versions, ask->event->theta);

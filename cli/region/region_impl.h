@@ -15,12 +15,13 @@
 
 /* What the client's thread asks of the main loop. It waits for the answer, so the pointers stay valid. */
 struct region_ask {
-    enum { ASK_NOTHING, ASK_EVENT, ASK_JUMP, ASK_VALUES } what;
+    enum { ASK_NOTHING, ASK_EVENT, ASK_JUMP, ASK_VALUES, ASK_RESULT } what;
     const struct engine_upstream *event;
     uint64_t round;
     float *values;
     struct delta_sum *sum;
-    bool yes; /* JUMP: known; VALUES: sealed */
+    struct msg_eval_result *result;
+    bool yes; /* JUMP: known; VALUES: sealed; RESULT: evaluated */
 };
 
 struct region {

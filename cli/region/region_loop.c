@@ -73,6 +73,23 @@ static void deliver(struct region_loop *r, uint64_t now_us)
     (void)outer_loop_train_done(r->loop, &result, now_us); /* an error fails the loop */
 }
 
+/* The region's workers hold the same versions: one of them gets upstream's share as it is. */
+static void evaluate(struct region_loop *r, uint64_t now_us)
+{
+    struct msg_eval_result result;
+    bool done = false;
+    if (!r->evaluating) {
+        outer_loop_eval_begin(r->loop, now_us);
+        const struct engine_upstream event = {.kind = UPSTREAM_EVAL, .eval = outer_loop_evaluation(r->loop)};
+        r->ended = !r->port.event(r->port.ctx, &event);
+        r->evaluating = !r->ended;
+    }
+    if (!r->ended) r->ended = !r->port.evaluated(r->port.ctx, &result, &done);
+    if (r->ended || !done) return;
+    r->evaluating = false;
+    outer_loop_eval_done(r->loop, result.loss_sum, result.tokens ? result.parts : NULL, now_us);
+}
+
 void region_loop_turn(struct region_loop *r, uint64_t now_us)
 {
     uint32_t workers = r->ended ? 0 : r->port.workers(r->port.ctx);
@@ -83,10 +100,8 @@ void region_loop_turn(struct region_loop *r, uint64_t now_us)
     if (want != OUTER_TRAIN) r->training = false; /* revoked */
     if (!r->ended && want == OUTER_TRAIN && !r->training && synced(r)) begin(r, now_us);
     if (!r->ended && r->training) deliver(r, now_us);
-    if (!r->ended && want == OUTER_EVAL) {
-        outer_loop_eval_begin(r->loop, now_us);
-        outer_loop_eval_done(r->loop, 0, NULL, now_us);
-    }
+    if (want != OUTER_EVAL) r->evaluating = false;
+    if (!r->ended && want == OUTER_EVAL && synced(r)) evaluate(r, now_us);
     if (!r->ended && want == OUTER_DONE) {
         const struct engine_upstream event = {.kind = UPSTREAM_DONE};
         r->ended = !r->port.event(r->port.ctx, &event);

@@ -25,6 +25,8 @@ struct region_port {
     bool (*jump)(void *ctx, const struct engine_upstream *event, bool *known_p);
     /* engine_region_values of a sealed round; *sealed_p false: not yet. */
     bool (*values)(void *ctx, uint64_t round, float *values, struct delta_sum *sum, bool *sealed_p);
+    /* engine_region_evaluated; *done_p false: not yet. */
+    bool (*evaluated)(void *ctx, struct msg_eval_result *result, bool *done_p);
     uint32_t (*workers)(void *ctx); /* engine_region_workers */
 };
 
@@ -37,6 +39,7 @@ struct region_loop {
     uint64_t session; /* in which the region knows the loop's parameters; 0: none */
     bool training;    /* the assignment was granted */
     bool again;       /* its delta is in the residual */
+    bool evaluating;  /* the region has the evaluation */
     bool ended;       /* the port returned false */
 };
 

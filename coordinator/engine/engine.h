@@ -72,9 +72,11 @@ struct engine_upstream {
         /* The caller has loaded parameters: if the run cannot reach them by updates, it takes them, drops all open
          * work, and lets its workers join again. */
         UPSTREAM_JUMP,
+        UPSTREAM_EVAL, /* an evaluation at the present versions, with all parts wanted: engine_region_evaluated */
         UPSTREAM_DONE, /* the run upstream is over */
     } kind;
     const struct msg_assign *grant;
+    const struct msg_eval *eval;
     const uint8_t *object; /* [size] the update as downloaded */
     size_t size;
     bool named;               /* upstream merged this region's delta of the round */
@@ -109,6 +111,8 @@ bool engine_region_round(const struct engine *engine, uint64_t *round_p);
  */
 enum status engine_region_values(struct engine *engine, float *values, struct delta_sum *sum,
                                  struct err *err) MUST_CHECK;
+/* The answer to the last UPSTREAM_EVAL; without tokens: no worker could evaluate. False: not yet. */
+bool engine_region_evaluated(const struct engine *engine, struct msg_eval_result *result);
 /* What this region waits for upstream; "": nothing. For engine_waiting. */
 void engine_region_waits(struct engine *engine, const char *text);
 

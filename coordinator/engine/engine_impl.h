@@ -51,6 +51,8 @@ void engine_eval_remind(struct engine *e, const struct session *s);
 /* async: makes the worker whose delta was merged last the evaluator. */
 void engine_eval_prefer(struct engine *e, uint64_t session);
 bool engine_eval_complete(const struct engine *e);
+/* A region: upstream asks for this evaluation; e->region gets the result. */
+void engine_eval_upstream(struct engine *e, const struct msg_eval *m);
 
 /* --- engine_eval_judge.c --- */
 /* Takes a valid message of the share's holder: advances the share, or refuses the result. */

@@ -76,6 +76,12 @@ enum status engine_region_values(struct engine *e, float *values, struct delta_s
     return engine_long(e, 3 * e->ledger.layout.n_params * sizeof(float), read_values, &r, err);
 }
 
+bool engine_region_evaluated(const struct engine *e, struct msg_eval_result *result)
+{
+    if (e->region.evaluated) *result = e->region.result;
+    return e->region.evaluated;
+}
+
 void engine_region_waits(struct engine *e, const char *text)
 {
     snprintf(e->region.waits, sizeof e->region.waits, "%s", text);
@@ -207,6 +213,7 @@ enum status engine_region_take(struct engine *e, const struct engine_upstream *e
     case UPSTREAM_GRANT: return take_grant(e, event->grant, err);
     case UPSTREAM_UPDATE: return take_update(e, event, err);
     case UPSTREAM_JUMP: return take_jump(e, event, err);
+    case UPSTREAM_EVAL: engine_eval_upstream(e, event->eval); return STATUS_OK;
     case UPSTREAM_DONE:
         if (!engine_serves(e)) return err_set(err, STATUS_END, "the run upstream is complete");
         e->region.done = true;

@@ -192,10 +192,10 @@ const char *engine_waiting(const struct engine *e, char *out, size_t cap)
         engine_initial_text(e, out, cap);
     else if (!e->ledger.modelled)
         text_add(line.out, line.cap, "the first worker to join");
-    else if (waits_upstream(e))
-        waiting_upstream(e, &line);
     else if (e->eval.open && (engine_eval_blocks(e) || e->eval.final))
         waiting_eval(e, &line);
+    else if (waits_upstream(e))
+        waiting_upstream(e, &line);
     else if (round_busy(&e->ledger.round))
         waiting_work(e, &line);
     else

@@ -119,10 +119,10 @@ static void tree_close(struct tree *t)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static const char *const lossless[] = {"train.fragments=2", "checkpoint.every=2", "train.eval_every=0", NULL};
+static const char *const lossless[] = {"train.fragments=2", "checkpoint.every=2", "train.eval_every=3", NULL};
 static const char *const lossy[] = {
     "train.fragments=2",  "codec.up=int8:16",   "codec.down=int8:16",           "checkpoint.every=2",
-    "train.eval_every=0", "train.max_steps=48", "coordinator.evict_after_s=30", NULL};
+    "train.eval_every=2", "train.max_steps=48", "coordinator.evict_after_s=30", NULL};
 
 /* ---- the tree is the star ---------------------------------------------------------------------------------------- */
 
@@ -268,7 +268,7 @@ static void storm(uint64_t seed)
                                              {"codec.up=fp32", "codec.down=int8:16", NULL},
                                              {"codec.up=topk:64/256+int8", "codec.down=int8:16", NULL},
                                              {"codec.up=int8:16", "codec.down=fp32", "coordinator.quorum=2", NULL}};
-    const char *settings[SETTINGS] = {"train.fragments=3", "checkpoint.every=2", "train.eval_every=0",
+    const char *settings[SETTINGS] = {"train.fragments=3", "checkpoint.every=2", "train.eval_every=2",
                                       "train.max_steps=64", "coordinator.evict_after_s=15"};
     const char *const *method = methods[seed % (sizeof methods / sizeof *methods)];
     int k = 5;

@@ -86,8 +86,10 @@ struct round_info {
 
 /* A region: what it knows of upstream. Not journaled. */
 struct engine_region {
-    bool done;                 /* the run upstream is over */
-    uint64_t named;            /* the last round, + 1, whose update upstream merged this region's delta into; 0: none */
+    bool done;      /* the run upstream is over */
+    uint64_t named; /* the last round, + 1, whose update upstream merged this region's delta into; 0: none */
+    bool evaluated; /* `result` answers the last evaluation that upstream asked for */
+    struct msg_eval_result result;
     char waits[WIRE_TEXT_MAX]; /* what this region waits for, as a worker of upstream */
 };
 

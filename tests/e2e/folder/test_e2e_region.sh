@@ -6,7 +6,7 @@
 source tests/e2e/lib.sh || exit 1
 
 make_data
-write_config run.yaml train.max_steps=160 train.eval_every=0 codec.up=int8:64 codec.down=int8:64 \
+write_config run.yaml train.max_steps=160 codec.up=int8:64 codec.down=int8:64 \
     coordinator.min_workers=2
 
 declare -A region_pid
@@ -55,6 +55,7 @@ done
 [[ $(json get west/summary.json workers) == 2 ]] || fail "region west has not two workers"
 (($(json get run/summary.json tokens) > 160 * 4 * 32 * 3)) ||
     fail "the run merged $(json get run/summary.json tokens) tokens: less than three workers"
+[[ $(json get run/summary.json final_val_loss) =~ ^[0-9.]+$ ]] || fail "the regions did not evaluate"
 echo "both regions and the run end with theta $theta"
 
 refused() { # NAME TEXT SETTINGS...
@@ -73,7 +74,7 @@ refused() { # NAME TEXT SETTINGS...
 }
 refused async "train.method async" --train.method=async
 refused overlap "train.overlap" --train.overlap=2
-refused relay "relays deltas" --codec.up=topk:64/4096 --codec.down=relay
+refused relay "relays deltas" --codec.up=topk:64/4096+sign --codec.down=auto
 ! "$BIN/atoll-coordinator" --upstream run --dir other --train.max_steps=9 >other.log 2>&1 || fail "a setting of the run passed"
 grep -q "train.max_steps belongs to the run upstream" other.log || fail "$(<other.log)"
 ! "$BIN/atoll-coordinator" --dir west >other.log 2>&1 || fail "a region started without --upstream"

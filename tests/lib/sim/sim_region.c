@@ -58,6 +58,14 @@ static bool port_values(void *ctx, uint64_t round, float *values, struct delta_s
     return true;
 }
 
+static bool port_evaluated(void *ctx, struct msg_eval_result *result, bool *done_p)
+{
+    const struct sim_region *r = ctx;
+    if (!r->down->engine || r->down->dying) return false;
+    *done_p = engine_region_evaluated(r->down->engine, result);
+    return true;
+}
+
 static uint32_t port_workers(void *ctx)
 {
     const struct sim_region *r = ctx;
@@ -103,6 +111,8 @@ static enum status client_config(void *ctx, const struct msg_config *m, struct o
                                   .layout = &r->layout,
                                   .train_hash = region.record->train_hash,
                                   .train_samples = region.record->train_samples,
+                                  .val_hash = region.record->val_hash,
+                                  .val_samples = region.record->val_samples,
                                   .sample_tokens = region.record->sample_tokens,
                                   .ranks = 1,
                                   .devices = "region",
@@ -138,7 +148,7 @@ static void start(struct sim_region *r)
     r->wake_us = UINT64_MAX;
     sim_net_kill(r->up->net, r->client);
     r->transport = sim_net_up(r->up->net, r->client);
-    r->core = (struct region_loop){.port = {r, port_event, port_jump, port_values, port_workers}};
+    r->core = (struct region_loop){.port = {r, port_event, port_jump, port_values, port_evaluated, port_workers}};
     snprintf(setup.name, sizeof setup.name, "worker-%d", r->client);
     for (int i = 0; i < WIRE_UUID; i++) setup.uuid[i] = (uint8_t)(17 * r->client + i + 1);
     sim_check_worker_started(r->up->check, r->client);
