@@ -22,6 +22,7 @@
 #include "coordinator/engine/engine.h"
 #include "coordinator/ledger/store.h"
 #include "coordinator/long_call.h"
+#include "coordinator/region.h"
 #include "coordinator/report/report.h"
 #include "coordinator/run_dir.h"
 #include "wire/endpoint.h"
@@ -232,7 +233,8 @@ static enum status start_engine(struct server *s, struct err *err)
     struct engine_options options = {.config = config,
                                      .changes = s->options->changes,
                                      .n_changes = s->options->n_changes,
-                                     .rounds_reported = s->report.metrics.rounds_in_file};
+                                     .rounds_reported = s->report.metrics.rounds_in_file,
+                                     .region = s->options->region != NULL};
     if (strcmp(config->model.init_from, "scratch") != 0) options.init_dir = config->model.init_from;
     if (getrandom(&options.entropy, sizeof options.entropy, 0) != sizeof options.entropy)
         return err_set(err, STATUS_IO, "cannot draw random numbers: %s", strerror(errno));
@@ -306,6 +308,12 @@ static void open_log(const char *run_dir)
     log_file_open(logs, "coordinator.log");
 }
 
+static void wake(void *ctx)
+{
+    struct server *s = ctx;
+    s->transport->ops->wake(s->transport);
+}
+
 static enum status start(struct server *s, struct err *err)
 {
     const struct server_options *o = s->options;
@@ -328,13 +336,15 @@ static enum status start(struct server *s, struct err *err)
     TRY(roster_each(s->roster, tell_engine, s, err));
     signal_transport = s->transport;
     s->started = true;
-    return STATUS_OK;
+    if (!o->region) return STATUS_OK;
+    return o->upstream->start(o->region, engine_config(s->engine), wake, s, err);
 }
 
 static void finish(struct server *s, enum status status)
 {
     bool began = s->engine && engine_modelled(s->engine), stays = began || (s->started && status == STATUS_INTERRUPTED);
     signal_transport = NULL;
+    if (s->options->region) s->options->upstream->close(s->options->region); /* its thread uses engine and transport */
     engine_destroy(s->engine);
     if (s->transport) s->transport->ops->close(s->transport);
     roster_close(s->roster);
@@ -439,6 +449,8 @@ static enum status turn(struct server *s, struct err *err)
     TRY(poll_workers(s, now, err));
     now = clock_monotonic_us(); /* poll_workers may have told the engine a later time */
     if (now >= engine_next_deadline_us(s->engine)) TRY(engine_tick(s->engine, now, err));
+    const struct server_options *o = s->options;
+    if (o->region) TRY(o->upstream->turn(o->region, s->engine, clock_monotonic_us(), err));
     return report_flush(&s->report, err);
 }
 

@@ -14,12 +14,12 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/config/codec_choice.h"
+#include "compress/apply_update.h"
 #include "compress/codec.h"
 #include "compress/feedback.h"
 #include "coordinator/outer/delta_measure.h"
 #include "coordinator/outer/outer_state.h"
 #include "coordinator/round/round_form.h"
-#include "worker/outer/apply_update.h"
 #include "worker/outer/delta_host.h"
 
 enum {

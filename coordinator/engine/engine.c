@@ -48,7 +48,8 @@ static void advance(struct engine *e, uint64_t now_us)
 /* Takes all steps that the current state allows: close, evaluate, checkpoint, open, end, send. */
 static enum status pump(struct engine *e, struct err *err)
 {
-    bool any = e->ledger.modelled;
+    bool any = engine_serves(e);
+    if (!any) return STATUS_OK;
     while (any) {
         bool closed = false, evaluated = false, opened = false, ended = false;
         TRY(engine_close_fragments(e, &closed, err));
@@ -151,6 +152,13 @@ enum status engine_on_worker_listed(struct engine *e, const struct engine_worker
     return pump(e, err);
 }
 
+enum status engine_on_upstream(struct engine *e, const struct engine_upstream *event, uint64_t now_us, struct err *err)
+{
+    advance(e, now_us);
+    TRY(engine_region_take(e, event, err));
+    return pump(e, err);
+}
+
 bool engine_has_place(const struct engine *e, const uint8_t key[WIRE_KEY])
 {
     const struct member *m = member_by_uuid(&e->ledger.round.members, key); /* a uuid is the start of the key */
@@ -197,7 +205,7 @@ static bool is_over(const struct engine *e)
 enum status engine_tick(struct engine *e, uint64_t now_us, struct err *err)
 {
     advance(e, now_us);
-    if (e->ledger.modelled) {
+    if (engine_serves(e)) {
         engine_watch_sessions(e);
         TRY(engine_evict(e, err));
         engine_watch_plan(e);
@@ -215,7 +223,7 @@ static uint64_t next_deadline_us(const struct engine *e)
     if (is_over(e)) return 0;
     if (e->ledger.done) return any_awaits_last(e) ? at : min_u64(at, e->done_us + ENGINE_LINGER_US);
     at = min_u64(at, e->notice_us);
-    if (!e->ledger.modelled) return at;
+    if (!engine_serves(e)) return at;
     uint64_t round = round_deadline_us(&e->ledger.round);
     if (round > e->now_us) at = min_u64(at, round); /* pump has handled earlier deadlines */
     return min_u64(at, engine_watch_deadline_us(e));
@@ -243,7 +251,7 @@ bool engine_finished(const struct engine *e)
 
 enum status engine_stop(struct engine *e, struct err *err)
 {
-    bool newer = e->ledger.modelled && engine_newest(e)->round < round_done(&e->ledger.round);
+    bool newer = engine_serves(e) && engine_newest(e)->round < round_done(&e->ledger.round);
     if (newer) {
         engine_flush_round(e, NAN, NAN); /* its evaluation follows after the next start */
         TRY(engine_checkpoint(e, err));

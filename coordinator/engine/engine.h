@@ -22,6 +22,10 @@
 #include "coordinator/ledger/store.h"
 
 struct engine;
+struct delta_sum; /* coordinator/ledger/delta_read.h */
+struct frozen;
+struct layout;
+struct record_model;
 
 /* A worker in the operator's list. */
 struct engine_worker {
@@ -37,6 +41,7 @@ struct engine_options {
     const char *const *changes; /* [n_changes] "train.max_steps=900": values that the run takes from now on; borrowed */
     size_t n_changes;
     uint64_t rounds_reported; /* rounds already reported by an event; recovery reports the later ones */
+    bool region;              /* the outer step is taken by another run: engine_on_upstream */
 };
 
 /* Starts a run, or continues the run in the store. INVALID: the run has other settings (the text names the keys), or a
@@ -54,6 +59,63 @@ enum status engine_on_message(struct engine *engine, uint64_t peer, enum wire_la
  * the start, and after each change of the list. */
 enum status engine_on_worker_listed(struct engine *engine, const struct engine_worker *worker, uint64_t now_us,
                                     struct err *err) MUST_CHECK;
+/* --- a region: a run that takes part in another one, upstream, as one worker -------------------------------------- */
+
+/* What happened upstream. */
+struct engine_upstream {
+    enum engine_upstream_kind {
+        /* An assignment: the round opens. One that is known already changes nothing. */
+        UPSTREAM_GRANT,
+        /* The next update of a fragment: journaled and published. An older one changes nothing. On return it is
+         * durable: the caller may apply it to its own copy. */
+        UPSTREAM_UPDATE,
+        /* The caller has loaded parameters: if the run cannot reach them by updates, it takes them, drops all open
+         * work, and lets its workers join again. */
+        UPSTREAM_JUMP,
+        UPSTREAM_EVAL, /* an evaluation at the present versions, with all parts wanted: engine_region_evaluated */
+        UPSTREAM_DONE, /* the run upstream is over */
+    } kind;
+    const struct msg_assign *grant;
+    const struct msg_eval *eval;
+    const uint8_t *object; /* [size] the update as downloaded */
+    size_t size;
+    bool named;               /* upstream merged this region's delta of the round */
+    bool taken;               /* it did, or the caller keeps the delta in its residual */
+    const uint64_t *versions; /* [n_fragments] JUMP */
+    const float *theta;       /* [n_params] JUMP: at these versions */
+};
+
+/* STATE: upstream is at older versions than this run. MISMATCH: an update gives other parameters. END: upstream is
+ * done, and this run has no parameters yet. */
+enum status engine_on_upstream(struct engine *engine, const struct engine_upstream *event, uint64_t now_us,
+                               struct err *err) MUST_CHECK;
+/* The run reaches these parameters by updates: no jump is needed, or it was taken. */
+bool engine_region_knows(const struct engine *engine, const uint64_t *versions, const float *theta);
+/* The model that the first worker has defined: valid as long as the engine. False: none yet. */
+struct engine_region_model {
+    const struct layout *layout;
+    const struct frozen *frozen;
+    const struct record_model *record;
+    const char *config; /* text of config.json */
+};
+bool engine_region_model(const struct engine *engine, struct engine_region_model *out);
+/* Workers for which the next assignment needs samples; 0: none is here. */
+uint32_t engine_region_workers(const struct engine *engine);
+/* The parameters are here: workers can train. */
+bool engine_region_loaded(const struct engine *engine);
+/* The deltas of this round are fixed, durably. */
+bool engine_region_sealed(const struct engine *engine, uint64_t round);
+/* The round whose deltas are fixed. False: none. */
+bool engine_region_round(const struct engine *engine, uint64_t *round_p);
+/* Merges them: values[n_params] as of one worker that trained with all their tokens. The same bits after any restart.
+ */
+enum status engine_region_values(struct engine *engine, float *values, struct delta_sum *sum,
+                                 struct err *err) MUST_CHECK;
+/* The answer to the last UPSTREAM_EVAL; without tokens: no worker could evaluate. False: not yet. */
+bool engine_region_evaluated(const struct engine *engine, struct msg_eval_result *result);
+/* What this region waits for upstream; "": nothing. For engine_waiting. */
+void engine_region_waits(struct engine *engine, const char *text);
+
 /* The worker whose uuid is the start of this key is connected, or has a place. */
 bool engine_has_place(const struct engine *engine, const uint8_t key[WIRE_KEY]);
 /* The caller calls it at engine_next_deadline_us; earlier calls are allowed. */

@@ -10,7 +10,8 @@
  *   has the same version, so the value is its word, and lines say so.
  * - At the end of the run all workers share the whole validation set.
  * - Workers without validation data get no share. If all workers are such, there is no evaluation.
- * - An evaluation ends without a value if no worker gives one: the run must not wait without end. */
+ * - An evaluation ends without a value if no worker gives one: the run must not wait without end.
+ * - A region evaluates when upstream asks it: a share of upstream's evaluation is the whole of its own. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -35,7 +36,7 @@ static bool barrier(const struct engine *e)
 
 static bool has_data(const struct engine *e)
 {
-    return e->ledger.model.val_samples > 0;
+    return e->ledger.model.val_samples > 0 && !e->ledger.region; /* upstream evaluates */
 }
 
 /* All workers of the run are here, at least one, and none of them has validation data. */
@@ -125,6 +126,40 @@ static void start(struct engine *e, bool final)
         share.wanted = msg_eval_all(msg_eval_parts(count, share.part));
         run->shares[i] = share;
     }
+}
+
+void engine_eval_upstream(struct engine *e, const struct msg_eval *m)
+{
+    struct eval_run *run = &e->eval;
+    bool here = m->n_fragments == e->ledger.layout.n_fragments;
+    for (uint32_t f = 0; f < m->n_fragments && here; f++) here = m->versions[f] == e->ledger.round.versions[f];
+    e->region.evaluated = !here; /* with no tokens: not evaluated */
+    e->region.result = (struct msg_eval_result){.start = m->start, .count = m->count};
+    run->open = here;
+    run->final = run->disputed = false;
+    if (!here) return;
+    run->begun_us = e->now_us;
+    run->serial++;
+    take_newest(e);
+    run->n = 1;
+    run->shares[0] =
+        (struct eval_share){.start = m->start, .count = m->count, .part = m->part, .n = m->count, .wanted = m->wanted};
+}
+
+/* The evaluation that upstream asked for is over. over: why there is no value; NULL: there is one. */
+static void answer_upstream(struct engine *e, const char *over)
+{
+    const struct eval_share *share = &e->eval.shares[0];
+    struct msg_eval_result *result = &e->region.result;
+    e->region.evaluated = true;
+    if (over) {
+        engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, over);
+        return;
+    }
+    result->loss_sum = share->loss_sum;
+    result->tokens = share->tokens;
+    result->n_parts = (uint32_t)msg_eval_parts(share->count, share->part);
+    memcpy(result->parts, share->parts, result->n_parts * sizeof *result->parts);
 }
 
 static void send_eval(struct engine *e, const struct session *s, const struct eval_share *share)
@@ -299,9 +334,14 @@ static enum status finish(struct engine *e, const char *over, struct err *err)
     struct eval_run *run = &e->eval;
     struct record_eval record = {.clock = engine_clock(e), .round = run->round, .final = run->final};
     char text[WIRE_TEXT_MAX];
-    if (!over) sum_shares(e, &record);
     assert(run->open && e->now_us >= run->begun_us);
     run->open = false;
+    if (e->ledger.region) {
+        answer_upstream(e, over);
+        for_each_session(e, s) admission_refresh_ready(e, s);
+        return STATUS_OK;
+    }
+    if (!over) sum_shares(e, &record);
     double eval_s = (double)(e->now_us - run->begun_us) * 1e-6;
     if (!run->final) pace_eval(&e->pace, eval_s);
     TRY(ledger_write(&e->ledger, RECORD_EVAL, &record, NULL, err));

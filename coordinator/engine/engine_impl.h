@@ -10,6 +10,7 @@
  *     engine_settings.c    settings of a run that continues
  *     engine_presence.c    HEARTBEAT, LEAVE, eviction, revoked workers
  *     engine_dataset.c     hashes of the workers' data
+ *     engine_region.c      what happens upstream of a region
  *     engine_report.c      status, waiting lines, summary
  *     engine_work.c        opening rounds, closing fragments, the end
  *     engine_join.c        HELLO, JOIN, BIND
@@ -52,6 +53,8 @@ void engine_eval_remind(struct engine *e, const struct session *s);
 /* async: makes the worker whose delta was merged last the evaluator. */
 void engine_eval_prefer(struct engine *e, uint64_t session);
 bool engine_eval_complete(const struct engine *e);
+/* A region: upstream asks for this evaluation; e->region gets the result. */
+void engine_eval_upstream(struct engine *e, const struct msg_eval *m);
 
 /* --- engine_eval_judge.c --- */
 /* Takes a valid message of the share's holder: advances the share, or refuses the result. */
@@ -116,6 +119,8 @@ void engine_send_assign(struct engine *e, struct session *s, const struct member
  * last parameters of the run. */
 bool engine_awaits_last(const struct engine *e, const struct session *s);
 void engine_send_done(struct engine *e, const struct session *s);
+/* An update was journaled: tells all workers. */
+enum status engine_updated(struct engine *e, const struct round_close *close, struct err *err) MUST_CHECK;
 
 /* --- engine_settings.c --- */
 /* Sets config_hash and config_text from the configuration. LIMIT: the text is too long. */
@@ -126,6 +131,9 @@ enum status engine_settings_write(struct engine *e, struct err *err) MUST_CHECK;
 enum status engine_settings_check(const struct engine *e, struct err *err) MUST_CHECK;
 /* After recovery: compares the caller's settings with those of the run, and applies --change. INVALID with one line. */
 enum status engine_settings_settle(struct engine *e, struct err *err) MUST_CHECK;
+
+/* --- engine_region.c --- */
+enum status engine_region_take(struct engine *e, const struct engine_upstream *event, struct err *err) MUST_CHECK;
 
 /* --- engine_report.c --- */
 /* The text of engine_waiting, at most a tenth of a second old: it is the same for all workers. */

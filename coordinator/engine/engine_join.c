@@ -213,7 +213,7 @@ static enum status begin_serving(struct engine *e, const struct msg_join *m, str
     if (session_table_init(&e->sessions, e->config.coordinator.max_workers, n) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
     admission_limits_size(e);
-    TRY(engine_checkpoint(e, err));
+    if (!e->ledger.absent) TRY(engine_checkpoint(e, err));
     char data[64] = "workers draw their own samples", frozen[48] = "";
     if (m->train_samples) snprintf(data, sizeof data, "%llu training samples", (unsigned long long)m->train_samples);
     uint32_t kept = e->ledger.frozen.n;
@@ -221,6 +221,14 @@ static enum status begin_serving(struct engine *e, const struct msg_join *m, str
     log_info("model: %llu parameters in %u tensors, %u fragment%s%s; %s", (unsigned long long)layout->n_params,
              layout->n_tensors, n, n > 1 ? "s" : "", frozen, data);
     return STATUS_OK;
+}
+
+/* A region has no parameters yet: the worker says JOIN again. */
+static void tell_to_wait(struct engine *e, uint64_t peer)
+{
+    struct msg m = {.type = MSG_UPLOAD};
+    snprintf(m.upload.text, sizeof m.upload.text, "the model of the run upstream, which this region loads first");
+    if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("cannot send UPLOAD: it will join again");
 }
 
 enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err)
@@ -240,6 +248,10 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
         if (!e->initial.id) engine_initial_drop(e); /* after an upload the caller needs its JOIN */
     }
     if (!engine_match(e, peer, m) || !engine_has_memory(e, peer, m)) return STATUS_OK;
+    if (!engine_serves(e)) {
+        tell_to_wait(e, peer);
+        return STATUS_OK;
+    }
     struct session *s = repeated_join(e, peer, m);
     if (s) {
         welcome(e, s, m);

@@ -169,6 +169,20 @@ static void add_refused(const struct engine *e, struct line *line)
     if (why) text_add(line->out, line->cap, "; all deltas refused%s%s", why[0] ? ": " : "", why);
 }
 
+/* A region waits for upstream: for its model, a grant, or an update with its delta. */
+static bool waits_upstream(const struct engine *e)
+{
+    const struct round *r = &e->ledger.round;
+    if (!e->ledger.region || !e->ledger.modelled) return false;
+    return e->ledger.absent || r->region.sealed || (!round_busy(r) && r->region.granted != r->round + 1);
+}
+
+static void waiting_upstream(const struct engine *e, struct line *line)
+{
+    const char *what = e->ledger.absent ? "the model of the run upstream" : "the run upstream";
+    text_add(line->out, line->cap, "%s%s%s", what, e->region.waits[0] ? ": " : "", e->region.waits);
+}
+
 const char *engine_waiting(const struct engine *e, char *out, size_t cap)
 {
     struct line line = {.out = out, .cap = cap};
@@ -180,6 +194,8 @@ const char *engine_waiting(const struct engine *e, char *out, size_t cap)
         text_add(line.out, line.cap, "the first worker to join");
     else if (e->eval.open && (engine_eval_blocks(e) || e->eval.final))
         waiting_eval(e, &line);
+    else if (waits_upstream(e))
+        waiting_upstream(e, &line);
     else if (round_busy(&e->ledger.round))
         waiting_work(e, &line);
     else

@@ -9,6 +9,14 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 
+static enum status init_ledger(struct engine *e, struct err *err)
+{
+    bool region = e->ledger.region;
+    TRY(ledger_init(&e->ledger, &e->config, e->init_dir, err));
+    e->ledger.region = region;
+    return STATUS_OK;
+}
+
 static enum status begin_run(struct engine *e, struct err *err)
 {
     uint64_t id[2] = {engine_draw(e), engine_draw(e)};
@@ -66,8 +74,10 @@ static enum status load_newest(struct engine *e, const uint64_t *rounds, size_t 
         }
         if (status != STATUS_CORRUPT) return err_set(err, status, "%s", why.msg);
         TRY(note_damage(e, false, round, &why, err));
+        bool region = e->ledger.region;
         ledger_finish(&e->ledger);
-        TRY(ledger_init(&e->ledger, &e->config, e->init_dir, err));
+        e->ledger.region = region;
+        TRY(init_ledger(e, err));
     }
     return STATUS_OK;
 }
@@ -258,7 +268,7 @@ static enum status recover(struct engine *e, struct err *err)
         status = journal_recover(&e->ledger.journal, e->store, newest ? newest->segment : 0, visit, &tail, e, err);
     if (status != STATUS_OK) return explain(e, status, err);
     report_tail(e, &tail);
-    for (uint32_t f = 0; e->ledger.modelled && f < e->ledger.layout.n_fragments; f++) {
+    for (uint32_t f = 0; engine_serves(e) && f < e->ledger.layout.n_fragments; f++) {
         const struct update_entry *now = update_log_find(&e->ledger.log, f, e->ledger.round.versions[f]);
         if (!now || now->hash != e->ledger.outer.fragments[f].hash)
             return err_set(err, STATUS_CORRUPT,
@@ -289,7 +299,7 @@ static enum status init_volatile(struct engine *e, struct err *err)
     round_note_resume(&l->round, e->now_us);
     admission_limits_size(e);
     TRY(engine_keep_files(e, e->ledger.model.frozen_whole ? &e->ledger.frozen : NULL, false, err));
-    if (!e->n_kept) TRY(engine_checkpoint(e, err));
+    if (!e->n_kept && engine_serves(e)) TRY(engine_checkpoint(e, err));
     engine_limit_behind(e);
     e->collect_due = e->sweep_due = true;
     e->found_done = l->done;
@@ -308,7 +318,8 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->train_loss = NAN;
     e->io = *io;
     e->store = store;
-    e->init_dir = options->init_dir ? options->init_dir : engine_initial_found(e);
+    e->ledger.region = options->region;
+    e->init_dir = options->region ? NULL : options->init_dir ? options->init_dir : engine_initial_found(e);
     e->entropy = options->entropy;
     e->rounds_reported = options->rounds_reported;
     e->now_us = e->start_us = e->evict_us = now_us;
@@ -320,7 +331,7 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->eval.shares = mem_alloc(e->eval.cap, sizeof *e->eval.shares);
     enum status status = e->chunk && e->eval.shares ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory");
     if (status == STATUS_OK) status = engine_settings_text(e, err);
-    if (status == STATUS_OK) status = ledger_init(&e->ledger, &e->config, e->init_dir, err);
+    if (status == STATUS_OK) status = init_ledger(e, err);
     if (status == STATUS_OK) status = recover(e, err);
     if (status == STATUS_OK) status = init_volatile(e, err);
     if (status != STATUS_OK) {

@@ -97,15 +97,32 @@ static enum status close_one(struct engine *e, const struct round_close *close, 
     struct closing closing = {e, close, &clock};
     TRY(engine_long(e, merged_bytes(e, close), merge_and_journal, &closing, err));
     assert(l->round.versions[close->fragment] == version + 1);
-    round_note_update(&l->round, close->fragment, e->now_us);
+    TRY(engine_updated(e, close, err));
+    if (e->config.train.method == METHOD_ASYNC && s) engine_eval_prefer(e, s->id);
+    for_each_session(e, other) admission_refresh_ready(e, other);
+    return STATUS_OK;
+}
+
+enum status engine_updated(struct engine *e, const struct round_close *close, struct err *err)
+{
+    round_note_update(&e->ledger.round, close->fragment, e->now_us);
     e->rate.updates++;
     e->updated_us = e->now_us;
     emit_update(e, close);
     engine_round_follow(e, RECORD_UPDATE, 0);
     engine_wake_gets(e, close);
-    TRY(reject_dropped(e, close->fragment, err));
-    if (e->config.train.method == METHOD_ASYNC && s) engine_eval_prefer(e, s->id);
-    for_each_session(e, other) admission_refresh_ready(e, other);
+    return reject_dropped(e, close->fragment, err);
+}
+
+/* A region: the deltas of the round are fixed. Durable before one byte of their merge goes upstream: after a crash this
+ * region offers the same bytes. */
+static enum status seal_round(struct engine *e, const struct round_close *close, struct err *err)
+{
+    struct record_seal seal = {.round = e->ledger.round.round};
+    if (close->late) emit_late(e, close);
+    TRY(engine_write(e, RECORD_SEAL, &seal, NULL, err));
+    TRY(engine_sync(e, err));
+    for (uint32_t f = 0; f < e->ledger.layout.n_fragments; f++) TRY(reject_dropped(e, f, err));
     return STATUS_OK;
 }
 
@@ -115,9 +132,10 @@ enum status engine_close_fragments(struct engine *e, bool *any_p, struct err *er
     struct round_close close;
     while (round_next_close(r, e->now_us, &close)) {
         uint64_t done = round_done(r);
+        *any_p = true;
+        if (e->ledger.region) return seal_round(e, &close, err);
         admission_gate(e, &close);
         TRY(close_one(e, &close, err));
-        *any_p = true;
         assert(round_done(r) >= done);
         if (round_done(r) == done) continue;
         round_note_close(r, e->now_us);
@@ -243,7 +261,8 @@ void engine_send_done(struct engine *e, const struct session *s)
 enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err)
 {
     struct ledger *l = &e->ledger;
-    if (l->done || !round_over(&l->round) || round_busy(&l->round) || !engine_eval_complete(e)) return STATUS_OK;
+    bool over = l->region ? e->region.done : round_over(&l->round) && !round_busy(&l->round);
+    if (l->done || !over || !engine_eval_complete(e)) return STATUS_OK;
     engine_flush_round(e, NAN, NAN); /* pending only if the run has no validation data */
     if (engine_newest(e)->round != round_done(&l->round)) TRY(engine_checkpoint(e, err));
     struct record_clock clock = engine_clock(e);

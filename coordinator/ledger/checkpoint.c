@@ -200,6 +200,11 @@ static const struct field fragment_fields[] = {
     U64(outer_fragment, merged_tokens),
     END,
 };
+/* Only of a region, at the end of the head. */
+static const struct field region_fields[] = {
+    BOOL(ledger, round.region.sealed), U64(ledger, round.region.granted),   U32(ledger, round.region.steps),
+    F64(ledger, round.region.step0),   F64(ledger, round.region.step_rate), END,
+};
 struct count {
     uint32_t members;
 };
@@ -221,6 +226,7 @@ const struct field_part checkpoint_parts[] = {
     {"its work: fragments", part_fields},
     {"each member: strikes", gate_fields},
     {"its last delta: fragments", sample_fields},
+    {"a region", region_fields},
     {0},
 };
 
@@ -257,6 +263,7 @@ static void head_encode(const struct ledger *l, const struct checkpoint_head *he
     fields_put(count_fields, &(struct count){r->members.n}, w);
     for (uint32_t i = 0; i < r->members.n; i++) member_encode(r->members.members[i], F, w);
     gates_encode(r, F, w);
+    if (l->region) fields_put(region_fields, l, w);
 }
 
 static enum status round_decode(struct ledger *l, struct reader *r)
@@ -271,6 +278,7 @@ static enum status round_decode(struct ledger *l, struct reader *r)
     fields_read(count_fields, &count, r);
     for (uint32_t i = 0; !r->bad && i < count.members; i++) TRY(member_decode(round, F, r));
     gates_decode(round, F, r);
+    if (l->region) fields_read(region_fields, l, r);
     round_recount(round);
     return r->bad ? STATUS_CORRUPT : round_check(round);
 }

@@ -105,3 +105,37 @@ enum status delta_read_merge(struct ledger *l, const struct round_close *close, 
     assert(g.first + g.count == close->n);
     return STATUS_OK;
 }
+
+/* --- a region ----------------------------------------------------------------------------------------------------- */
+
+static void add_member(struct delta_sum *sum, const struct member *m)
+{
+    const struct part *part = &m->work.parts[0];
+    sum->tokens += part->tokens;
+    sum->loss_sum += part->loss_sum;
+    if (part->compute_us > sum->compute_us) sum->compute_us = part->compute_us;
+    sum->workers++;
+}
+
+enum status delta_read_values(struct ledger *l, float *values, struct delta_sum *sum, struct err *err)
+{
+    struct outer_state *o = &l->outer;
+    struct round_close close = {0};
+    assert(l->region && l->round.region.sealed);
+    *sum = (struct delta_sum){0};
+    for_each_member(&l->round.members, m) {
+        if (!round_is_complete(&l->round, m) || close.n == WIRE_NAMED_MAX) continue;
+        close.ids[close.n++] = m->id;
+        add_member(sum, m);
+    }
+    for (; close.fragment < l->layout.n_fragments; close.fragment++) {
+        const struct fragment *frag = &l->layout.fragments[close.fragment];
+        const float *theta = o->theta + frag->offset;
+        float *out = values + frag->offset;
+        TRY(delta_read_merge(l, &close, 0, false, err));
+        bool parameters = merger_takes_parameters(&o->merger, &l->layout, close.fragment);
+        for (uint64_t i = 0; i < frag->count; i++)
+            out[i] = parameters ? o->acc[i] : (float)((double)theta[i] - (double)o->acc[i]);
+    }
+    return STATUS_OK;
+}

@@ -110,11 +110,14 @@ enum status ledger_set_model(struct ledger *l, const uint8_t *body, size_t size,
     }
     assert(l->layout.n_fragments > 0 && l->layout.n_fragments <= LAYOUT_FRAGMENTS_MAX);
     round_init(&l->round, l->config, l->layout.n_fragments);
+    if (l->region) round_follow(&l->round);
     l->round.first_mean = layout_first_mean(&l->layout);
     l->modelled = true; /* from here on ledger_finish cleans up */
     float *theta = l->initial;
     l->initial = NULL;
-    return outer_state_init_with(&l->outer, l->config, &l->layout, theta, err);
+    TRY(outer_state_init_with(&l->outer, l->config, &l->layout, theta, err));
+    if (l->region) outer_state_follow(&l->outer);
+    return STATUS_OK;
 }
 
 enum status ledger_room(struct ledger *l)
@@ -141,6 +144,9 @@ union small {
     struct record_eval eval;
     struct record_clock done;
     struct record_val val;
+    struct round_upstream grant;
+    struct record_seal seal;
+    struct record_jump jump;
 };
 
 /* With a model: a change of settings (--change). The run may then be longer than before. */
@@ -165,6 +171,8 @@ static enum status fold_model(struct ledger *l, const struct journal_record *rec
 {
     bool computed = l->initial != NULL;
     TRY(ledger_set_model(l, record->body, record->size, err));
+    l->absent = l->region;
+    if (l->region) return STATUS_OK; /* JUMP follows */
     if (computed)
         outer_state_rehash(&l->outer);
     else
@@ -175,6 +183,21 @@ static enum status fold_model(struct ledger *l, const struct journal_record *rec
                            l->init_dir ? ": restore the files in " : "", l->init_dir ? l->init_dir : "");
         TRY(update_log_start(&l->log, f, 0, l->outer.fragments[f].hash));
     }
+    return STATUS_OK;
+}
+
+/* The caller has the parameters: it clears `absent`. */
+static enum status fold_jump(struct ledger *l, const struct record_jump *jump)
+{
+    uint64_t versions[LAYOUT_FRAGMENTS_MAX];
+    if (!l->region || jump->n_fragments != l->layout.n_fragments) return STATUS_STATE;
+    for (uint32_t f = 0; f < jump->n_fragments; f++) {
+        versions[f] = jump->versions[f].version;
+        l->outer.fragments[f].hash = jump->versions[f].hash;
+        TRY(update_log_start(&l->log, f, versions[f], jump->versions[f].hash));
+    }
+    round_fold_jump(&l->round, versions);
+    l->absent = true;
     return STATUS_OK;
 }
 
@@ -253,6 +276,9 @@ static enum status fold(struct ledger *l, const struct journal_record *record, s
     case RECORD_EVAL: return fold_eval(l, &m.eval);
     case RECORD_DONE: return fold_done(l, &m.done);
     case RECORD_VAL: return fold_val(l, &m.val);
+    case RECORD_GRANT: return round_fold_grant(&l->round, &m.grant);
+    case RECORD_SEAL: return round_fold_seal(&l->round, m.seal.round);
+    case RECORD_JUMP: return fold_jump(l, &m.jump);
     default: return STATUS_CORRUPT;
     }
 }
@@ -303,25 +329,63 @@ static enum status fold_update(struct ledger *l, const struct update *u, struct 
     return update_log_add(&l->log, u->fragment, u->version, &entry);
 }
 
-enum status ledger_close(struct ledger *l, const struct round_close *close, const struct record_clock *clock,
-                         struct err *err)
+/* Appends an update and folds it in. */
+static enum status append_update(struct ledger *l, const struct update *u, const struct record_clock *clock,
+                                 struct err *err)
 {
-    struct update u;
     size_t size;
     struct journal_ref at;
     uint8_t head[RECORD_CLOCK_BYTES];
-    TRY(update_compute(l, close, &u, err));
-    assert(u.version == l->round.versions[close->fragment] + 1 && u.n_named == close->n);
-    if (update_encode(&u, l->outer.payload, l->outer.payload_cap, &size) != STATUS_OK)
-        return err_set(err, STATUS_LIMIT, "cannot encode the update of fragment %u", close->fragment);
+    if (update_encode(u, l->outer.payload, l->outer.payload_cap, &size) != STATUS_OK)
+        return err_set(err, STATUS_LIMIT, "cannot encode the update of fragment %u", u->fragment);
     struct writer w = writer_of(head, sizeof head);
     record_encode(RECORD_UPDATE, clock, &w);
     struct store_part parts[2] = {{head, sizeof head}, {l->outer.payload, size}};
     TRY(journal_append(&l->journal, RECORD_UPDATE, parts, 2, &at, err));
     assert(clock->elapsed_us >= l->clock.elapsed_us);
     l->clock = *clock;
-    enum status status = fold_update(l, &u, at, size);
+    enum status status = fold_update(l, u, at, size);
     return status == STATUS_OK ? status : err_set(err, status, "internal: an update contradicts the state");
+}
+
+enum status ledger_close(struct ledger *l, const struct round_close *close, const struct record_clock *clock,
+                         struct err *err)
+{
+    struct update u;
+    TRY(update_compute(l, close, &u, err));
+    assert(u.version == l->round.versions[close->fragment] + 1 && u.n_named == close->n);
+    return append_update(l, &u, clock, err);
+}
+
+/* --- a region ----------------------------------------------------------------------------------------------------- */
+
+static enum status follow(struct ledger *l, const struct update *u, struct err *err)
+{
+    enum status status = l->absent ? STATUS_STATE : outer_state_apply(&l->outer, u);
+    if (status == STATUS_MISMATCH)
+        return err_set(err, status,
+                       "update %llu of fragment %u gives other parameters than upstream's: a memory fault, or another "
+                       "version of atoll",
+                       (unsigned long long)u->version, u->fragment);
+    return status;
+}
+
+enum status ledger_publish(struct ledger *l, const struct update *upstream, bool taken,
+                           const struct record_clock *clock, struct err *err)
+{
+    struct update u = *upstream;
+    assert(l->region && !l->absent);
+    u.named = l->named;
+    u.n_named = 0;
+    for_each_member(&l->round.members, m) {
+        if (!taken || !l->round.region.sealed || !member_has(m, u.fragment, PART_HELD)) continue;
+        assert(u.n_named < WIRE_NAMED_MAX);
+        l->named[u.n_named++] = (struct update_named){m->id, m->work.round, m->work.parts[u.fragment].tokens};
+    }
+    enum status status = follow(l, &u, err);
+    if (status == STATUS_OK) return append_update(l, &u, clock, err);
+    if (err && err->code == status) return status;
+    return err_set(err, status, "cannot follow update %llu of fragment %u", (unsigned long long)u.version, u.fragment);
 }
 
 /* --- replay ------------------------------------------------------------------------------------------------------- */
@@ -356,8 +420,10 @@ static enum status replay_update(struct ledger *l, const struct journal_record *
     struct round_close close = {0};
     enum status status = named ? record_decode(RECORD_UPDATE, &l->clock, record->body, record->size) : STATUS_NOMEM;
     if (status == STATUS_OK) status = ledger_read_update(record, named, &u);
-    if (status == STATUS_OK && (u.fragment >= l->layout.n_fragments || !u.n_named)) status = STATUS_CORRUPT;
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK && (u.fragment >= l->layout.n_fragments || (!u.n_named && !l->region)))
+        status = STATUS_CORRUPT;
+    if (status == STATUS_OK && l->region) status = follow(l, &u, err);
+    if (status == STATUS_OK && !l->region) {
         close.fragment = u.fragment;
         for (uint32_t i = 0; i < u.n_named && status == STATUS_OK; i++) {
             const struct member *m = member_by_id(&l->round.members, named[i].worker_id);
@@ -366,9 +432,10 @@ static enum status replay_update(struct ledger *l, const struct journal_record *
             close.ids[close.n++] = named[i].worker_id;
         }
     }
-    if (status == STATUS_OK) status = update_compute(l, &close, &computed, err);
-    if (status == STATUS_OK && (computed.theta_hash != u.theta_hash || computed.payload_size != u.payload_size ||
-                                memcmp(computed.payload, u.payload, u.payload_size) != 0))
+    if (status == STATUS_OK && !l->region) status = update_compute(l, &close, &computed, err);
+    if (status == STATUS_OK && !l->region &&
+        (computed.theta_hash != u.theta_hash || computed.payload_size != u.payload_size ||
+         memcmp(computed.payload, u.payload, u.payload_size) != 0))
         status = other_update(err, record);
     if (status == STATUS_OK) status = fold_update(l, &u, record->at, record->size - RECORD_CLOCK_BYTES);
     mem_free(named);
@@ -386,9 +453,22 @@ enum status ledger_replay(struct ledger *l, const struct journal_record *record,
     return damaged(err, record, "contradicts the records before it");
 }
 
+/* Behind a jump, the log begins at its versions. */
+static enum status index_jump(struct ledger *l, const struct journal_record *record, struct err *err)
+{
+    struct record_jump jump = {0};
+    if (record_decode(RECORD_JUMP, &jump, record->body, record->size) != STATUS_OK ||
+        jump.n_fragments != l->layout.n_fragments)
+        return damaged(err, record, "is malformed");
+    for (uint32_t f = 0; f < jump.n_fragments; f++)
+        TRY(update_log_start(&l->log, f, jump.versions[f].version, jump.versions[f].hash));
+    return STATUS_OK;
+}
+
 enum status ledger_index(struct ledger *l, const struct journal_record *record, struct err *err)
 {
     struct update u;
+    if (record->type == RECORD_JUMP) return index_jump(l, record, err);
     if (record->type != RECORD_UPDATE) return STATUS_OK;
     if (ledger_read_update(record, l->named, &u) != STATUS_OK) return damaged(err, record, "is malformed");
     struct update_entry entry = {

@@ -30,6 +30,9 @@ struct ledger {
     float *initial; /* [n_params] theta_0, owned: of a MODEL record that is written now; NULL: fold computes it */
     struct journal journal;
 
+    bool region; /* its updates are upstream's (coordinator/engine/engine_region.c); set after ledger_init */
+    bool absent; /* region: theta of these versions is not here: before the first jump, or a crash cut one short */
+
     bool begun; /* the RUN record exists */
     uint8_t run_id[WIRE_UUID];
     uint64_t config_hash; /* config_run_hash of the settings now */
@@ -78,6 +81,11 @@ enum status ledger_write(struct ledger *l, enum record_type type, const void *re
 /* Merges a fragment, takes the outer step, appends the update with `clock` and folds it in. */
 enum status ledger_close(struct ledger *l, const struct round_close *close, const struct record_clock *clock,
                          struct err *err) MUST_CHECK;
+/* A region: publishes an update of upstream, byte for byte but for the deltas that it names: the sealed ones if
+ * `taken`, otherwise none. MISMATCH: it gives other parameters than upstream's; the caller must not use the ledger
+ * again. */
+enum status ledger_publish(struct ledger *l, const struct update *upstream, bool taken,
+                           const struct record_clock *clock, struct err *err) MUST_CHECK;
 /* Folds in a record that recovery read. CORRUPT with text: it contradicts the state. MISMATCH with text: the recomputed
  * update differs from the published one, so another program version wrote it. */
 enum status ledger_replay(struct ledger *l, const struct journal_record *record, struct err *err) MUST_CHECK;

@@ -80,6 +80,19 @@ static const struct field eval[] = {
     END,
 };
 static const struct field val[] = {U64(record_val, hash), U64_IN(record_val, samples, 1, UINT64_MAX), END};
+static const struct field grant_fields[] = {
+    U64(round_upstream, round),
+    WORK_STEPS(round_upstream, 1),
+    BOOL(round_upstream, kept),
+    WORK_RANGES(round_upstream),
+    END,
+};
+static const struct field seal[] = {U64(record_seal, round), END};
+static const struct field jump[] = {
+    COUNT(record_jump, n_fragments, 1, LAYOUT_FRAGMENTS_MAX),
+    LIST(record_jump, versions, n_fragments, wire_version_fields, LAYOUT_FRAGMENTS_MAX),
+    END,
+};
 
 static const struct {
     const char *name;
@@ -96,6 +109,9 @@ static const struct {
     [RECORD_EVAL] = {"EVAL", eval, NULL},
     [RECORD_DONE] = {"DONE", record_clock_fields, NULL},
     [RECORD_VAL] = {"VAL", val, NULL},
+    [RECORD_GRANT] = {"GRANT", grant_fields, NULL},
+    [RECORD_SEAL] = {"SEAL", seal, NULL},
+    [RECORD_JUMP] = {"JUMP", jump, NULL},
 };
 
 const char *record_name(uint16_t type)

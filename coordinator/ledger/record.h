@@ -23,6 +23,10 @@ enum record_type {
     RECORD_EVAL,    /* a finished evaluation */
     RECORD_DONE,
     RECORD_VAL, /* the first worker with validation data joined a run without */
+    /* A region (coordinator/engine/engine_region.c): */
+    RECORD_GRANT, /* upstream's assignment */
+    RECORD_SEAL,  /* the deltas of the round are fixed, and may go upstream */
+    RECORD_JUMP,  /* upstream's parameters were loaded; a checkpoint with them follows */
 };
 
 /* Running totals over all coordinator processes of the run. */
@@ -97,6 +101,15 @@ struct record_val {
     uint64_t hash, samples;
 };
 
+struct record_seal {
+    uint64_t round;
+};
+
+struct record_jump {
+    uint32_t n_fragments;
+    struct wire_version versions[LAYOUT_FRAGMENTS_MAX];
+};
+
 enum { RECORD_CLOCK_BYTES = 40, RECORD_SMALL_MAX = 256 };
 
 extern const struct field record_clock_fields[], record_run_fields[];
@@ -108,7 +121,8 @@ const char *record_name(uint16_t type);
 const struct field *record_fields(enum record_type type);
 const struct field *record_more(enum record_type type);
 
-/* record: struct record_X of the type, record_clock of DONE and UPDATE, NULL of START. */
+/* record: struct record_X of the type, record_clock of DONE and UPDATE, NULL of START,
+ * round_upstream of GRANT. */
 size_t record_size(enum record_type type, const void *record);
 /* DELTA and UPDATE: the caller appends the payload or the object. Sets w->bad when the buffer is too small. */
 void record_encode(enum record_type type, const void *record, struct writer *w);

@@ -21,6 +21,7 @@
 #include "coordinator/outer/outer_report.h"
 
 struct codec;
+struct update; /* wire/object.h */
 
 struct outer_fragment {
     struct codec *up, *down;               /* up: of deltas in the journal; down: NULL if all updates are relayed */
@@ -82,6 +83,11 @@ enum status outer_state_bytes(uint64_t *bytes, const struct config *config, cons
 void outer_state_finish(struct outer_state *s);
 /* Sets theta_0: from the layout's rules and the seed, or from a Hugging Face folder (init_dir not NULL). */
 enum status outer_state_fill(struct outer_state *s, const char *init_dir, struct err *err) MUST_CHECK;
+/* A region: the outer step is taken elsewhere. Frees the state of the optimizer and the residuals. */
+void outer_state_follow(struct outer_state *s);
+/* Applies an update as a worker does. CORRUPT, NONFINITE: not an update of this run; nothing changed. MISMATCH: theta
+ * has another hash afterwards. */
+enum status outer_state_apply(struct outer_state *s, const struct update *u) MUST_CHECK;
 /* Recomputes the hash of every fragment from theta. */
 void outer_state_rehash(struct outer_state *s);
 

@@ -194,6 +194,68 @@ enum status lease_return(struct lease_book *book, uint32_t worker, uint64_t roun
     return STATUS_OK;
 }
 
+void lease_give_up(struct lease_book *book)
+{
+    for (uint32_t i = 0; i < book->n_free; i++) book->committed += book->free[i].count;
+    book->n_free = 0;
+    assert(sizes_add_up(book));
+}
+
+static uint64_t common_part(const struct wire_range *a, const struct wire_range *b)
+{
+    uint64_t from = a->start > b->start ? a->start : b->start, end = a->start + a->count;
+    if (b->start + b->count < end) end = b->start + b->count;
+    return end > from ? end - from : 0;
+}
+
+bool lease_holds(const struct lease_book *book, const struct wire_range *ranges, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t held = 0;
+        for (uint32_t k = 0; k < book->n_free; k++) held += common_part(&ranges[i], &book->free[k]);
+        for (uint32_t k = 0; k < book->n_leases; k++)
+            for (uint32_t j = 0; j < book->leases[k].n_ranges; j++)
+                held += common_part(&ranges[i], &book->leases[k].ranges[j]);
+        if (held != ranges[i].count) return false;
+    }
+    return true;
+}
+
+static bool meets(const struct wire_range *a, const struct wire_range *all, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (common_part(a, &all[i])) return true;
+    return false;
+}
+
+/* A position below the cursor was another's, and one above it is new. */
+static void free_granted(struct lease_book *book, struct wire_range range)
+{
+    uint64_t end = range.start + range.count;
+    if (range.start > book->cursor) book->committed += range.start - book->cursor;
+    if (range.start < book->cursor) book->committed -= (end < book->cursor ? end : book->cursor) - range.start;
+    if (end > book->cursor) book->cursor = end;
+    free_add(book, range);
+    assert(sizes_add_up(book));
+}
+
+enum status lease_grant(struct lease_book *book, const struct wire_range *ranges, uint32_t n, bool kept)
+{
+    if (!n || n > WIRE_RANGES_MAX) return STATUS_STATE;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct wire_range *range = &ranges[i];
+        if (!range->count || range->start > order_end || range->count > order_end - range->start) return STATUS_STATE;
+        if (meets(range, ranges, i)) return STATUS_STATE;
+        for (uint32_t k = 0; k < book->n_leases; k++)
+            if (meets(range, book->leases[k].ranges, book->leases[k].n_ranges)) return STATUS_STATE;
+        kept = kept && !meets(range, book->free, book->n_free);
+    }
+    TRY(grow(&book->free, &book->cap_free, book->n_free + n, sizeof *book->free));
+    if (!kept) lease_give_up(book);
+    for (uint32_t i = 0; i < n; i++) free_granted(book, ranges[i]);
+    return STATUS_OK;
+}
+
 uint64_t lease_outstanding(const struct lease_book *book)
 {
     uint64_t sum = 0;

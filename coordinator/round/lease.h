@@ -56,6 +56,13 @@ enum status lease_take(struct lease_book *book, uint32_t worker, uint64_t round,
 enum status lease_commit(struct lease_book *book, uint32_t worker, uint64_t round);
 /* Ends a lease whose work is lost: its positions become free. NOTFOUND as above. */
 enum status lease_return(struct lease_book *book, uint32_t worker, uint64_t round);
+/* A region: upstream grants these positions, which become free. Those between them and the cursor count as committed by
+ * others. `kept` false, or one of them is free already: so do the positions that were free. STATE: one is leased. */
+enum status lease_grant(struct lease_book *book, const struct wire_range *ranges, uint32_t n, bool kept) MUST_CHECK;
+/* All these positions are leased or free: the grant has been taken before. */
+bool lease_holds(const struct lease_book *book, const struct wire_range *ranges, uint32_t n);
+/* A region: all free positions count as committed by others. */
+void lease_give_up(struct lease_book *book);
 /* NULL: no such lease. */
 const struct lease *lease_find(const struct lease_book *book, uint32_t worker, uint64_t round);
 /* The number of outstanding positions. */

@@ -5,6 +5,7 @@
  * - The round is over when all fragments have closed.
  * - The delta of a late member is refused; the member joins the next round when it is ready. */
 #include <assert.h>
+#include <string.h>
 
 #include "common/base/minmax.h"
 #include "coordinator/round/policy.h"
@@ -58,11 +59,21 @@ static bool closable(const struct round *r, uint32_t fragment, uint64_t now_us, 
     return t->held && (!t->waited || now_us >= close_late_us(r, fragment));
 }
 
+/* A region seals its round as a whole, and only once. */
+static bool region_closable(const struct round *r)
+{
+    bool any = false;
+    for (uint32_t f = 0; f < r->p.n_fragments; f++)
+        if (r->closed[f]) return false;
+    for_each_member(&r->members, m) any = any || round_is_complete(r, m);
+    return any && !r->region.sealed;
+}
+
 static bool barrier_close(const struct round *r, uint64_t now_us, struct round_close *close)
 {
     uint32_t pick = UINT32_MAX;
     bool late = false, late_pick = false;
-    if (!r->open) return false;
+    if (!r->open || (r->region.on && !region_closable(r))) return false;
     for (uint32_t f = 0; f < r->p.n_fragments; f++) {
         if (r->closed[f]) continue;
         bool can = closable(r, f, now_us, &late);
@@ -75,6 +86,7 @@ static bool barrier_close(const struct round *r, uint64_t now_us, struct round_c
     if (pick == UINT32_MAX) return false;
     *close = (struct round_close){.fragment = pick, .late = late_pick, .limit = close_limit(r, pick)};
     for_each_member(&r->members, m) {
+        if (r->region.on && !round_is_complete(r, m)) continue;
         if (member_has(m, pick, PART_HELD) && close->n < WIRE_NAMED_MAX) close->ids[close->n++] = m->id;
     }
     assert(close->n > 0 && !r->closed[pick]);
@@ -152,23 +164,49 @@ static void share_steps(const struct round *r, struct round_grant *grants, uint3
     }
 }
 
+/* A region opens a round when upstream has granted it, and not in the middle of one. */
+static bool may_open(const struct round *r)
+{
+    for (uint32_t f = 0; f < r->p.n_fragments && r->region.on; f++)
+        if (r->closed[f]) return false;
+    return !r->region.on || r->region.granted == r->round + 1;
+}
+
+/* Takes the samples of a grant. False: a region has not enough of them, and the member waits for the next round. */
+static enum status take_samples(const struct round *r, struct lease_plan *plan, struct round_grant *grant,
+                                bool *enough_p)
+{
+    const struct lease_plan before = *plan;
+    uint64_t samples = grant->steps * r->p.step_samples * round_workers(r, member_by_id(&r->members, grant->id));
+    TRY(lease_plan_take(plan, samples, grant->ranges, &grant->n_ranges));
+    *enough_p = !r->region.on || plan->cursor == before.cursor;
+    if (!*enough_p) *plan = before;
+    return STATUS_OK;
+}
+
 static enum status barrier_plan(const struct round *r, uint64_t now_us, struct round_open *open)
 {
-    if (round_busy(r) || !count_participants(r, now_us)) return STATUS_OK;
+    if (round_busy(r) || !may_open(r) || !count_participants(r, now_us)) return STATUS_OK;
     struct sync_round span = round_span(r, r->round);
     struct lease_plan plan = lease_plan_start(&r->leases);
+    struct round_grant usual = {.round = r->round, .steps = span.steps, .step0 = (double)span.first, .step_rate = 1};
     assert(span.first < r->p.max_steps && span.steps > 0);
+    if (r->region.on) {
+        usual.steps = r->region.steps;
+        usual.step0 = r->region.step0;
+        usual.step_rate = r->region.step_rate;
+    }
     for_each_member(&r->members, m) {
         if (!m->active || m->work.open || (!in_step(r, m) && !m->ready)) continue;
-        struct round_grant *grant = &open->grants[open->n++];
-        *grant = (struct round_grant){
-            .id = m->id, .round = r->round, .steps = span.steps, .step0 = (double)span.first, .step_rate = 1};
+        usual.id = m->id;
+        open->grants[open->n++] = usual;
     }
     if (r->p.dynamic && !span.is_averaged) share_steps(r, open->grants, open->n);
-    for (uint32_t i = 0; i < open->n; i++) {
-        struct round_grant *grant = &open->grants[i];
-        uint64_t samples = grant->steps * r->p.step_samples * round_workers(r, member_by_id(&r->members, grant->id));
-        TRY(lease_plan_take(&plan, samples, grant->ranges, &grant->n_ranges));
+    uint32_t n = open->n;
+    open->n = 0;
+    for (bool enough = true; open->n < n; open->n++) {
+        TRY(take_samples(r, &plan, &open->grants[open->n], &enough));
+        if (!enough) break;
     }
     return STATUS_OK;
 }
@@ -176,17 +214,19 @@ static enum status barrier_plan(const struct round *r, uint64_t now_us, struct r
 static void barrier_updated(struct round *r, uint32_t fragment)
 {
     const struct part late = {.state = PART_DROPPED, .code = REJECT_LATE};
-    assert(r->open && !r->closed[fragment]);
+    assert((r->open || r->region.on) && !r->closed[fragment]);
     r->closed[fragment] = true;
     for_each_member(&r->members, m) {
-        if (!member_has(m, fragment, PART_WAITED)) continue;
+        bool unnamed = r->region.on && member_has(m, fragment, PART_HELD);
+        if (!member_has(m, fragment, PART_WAITED) && !unnamed) continue;
         round_set_part(r, m, fragment, &late);
         round_settle(r, m);
     }
     for (uint32_t f = 0; f < r->p.n_fragments; f++)
         if (!r->closed[f]) return;
-    r->open = false;
+    r->open = r->region.sealed = false;
     r->round++;
+    if (r->region.on) memset(r->closed, 0, sizeof r->closed); /* updates may come before the next round opens */
 }
 
 static uint64_t barrier_done(const struct round *r)

@@ -71,6 +71,7 @@ void round_fold_settings(struct round *r, const struct config *config)
 {
     note_length(r, config->train.max_steps);
     params_from_config(&r->p, config, r->p.n_fragments);
+    if (r->region.on) round_follow(r);
     for_each_member(&r->members, m) {
         struct assignment *work = &m->work;
         if (work->open && work->peak < r->p.gate.learning_rate) work->peak = r->p.gate.learning_rate;
@@ -331,8 +332,10 @@ static struct gate_sample sample_of(const struct round *r, const struct member *
 enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t version, const struct round_named *named,
                               uint32_t n)
 {
-    if (fragment >= r->p.n_fragments || version != r->versions[fragment] + 1 || !n) return STATUS_STATE;
-    if (r->policy->barrier && (!r->open || r->closed[fragment])) return STATUS_STATE;
+    const bool region = r->region.on;
+    if (fragment >= r->p.n_fragments || version != r->versions[fragment] + 1 || (!n && !region)) return STATUS_STATE;
+    if (r->policy->barrier && ((!r->open && !region) || r->closed[fragment])) return STATUS_STATE;
+    if (region && ((n && !r->region.sealed) || r->policy->over(r))) return STATUS_STATE;
     for (uint32_t i = 0; i < n; i++) {
         const struct member *m = member_by_id(&r->members, named[i].id);
         if (!m || !m->work.open || m->work.round != named[i].round || m->work.parts[fragment].state != PART_HELD ||

@@ -56,6 +56,25 @@ struct round_tally {
     uint64_t stale[ROUND_STALENESS]; /* assignments by the staleness of their first merged part; the last: or more */
 };
 
+/* A region: its outer step is taken by the run upstream, which also grants the samples (round_region.c). */
+struct round_region {
+    bool on;          /* round_follow */
+    bool sealed;      /* the deltas of the open round are fixed: upstream may get them */
+    uint64_t granted; /* the last round with a grant, + 1; 0: none */
+    uint32_t steps;   /* of each worker in it */
+    double step0, step_rate;
+};
+
+/* What upstream grants for a round: an assignment. */
+struct round_upstream {
+    uint64_t round;
+    uint32_t steps;
+    double step0, step_rate;
+    bool kept; /* upstream merged the grant before: positions of it that no worker used stay the region's */
+    uint32_t n_ranges;
+    struct wire_range ranges[WIRE_RANGES_MAX];
+};
+
 /* Parts of one fragment in open assignments. */
 struct round_count {
     uint32_t waited, held;
@@ -78,6 +97,7 @@ struct round {
     bool open;
     bool closed[LAYOUT_FRAGMENTS_MAX];
     uint32_t n_assigned; /* members assigned when the round opened */
+    struct round_region region;
 
     /* async: inner steps of all workers */
     uint64_t steps_committed, steps_outstanding;
@@ -170,8 +190,23 @@ enum status round_fold_drop(struct round *r, uint32_t id, uint64_t round, uint32
 enum status round_fold_readmit(struct round *r, uint32_t id) MUST_CHECK;
 /* The settings of the run changed (--change), or were read again. */
 void round_fold_settings(struct round *r, const struct config *config);
+/* A region: n may be 0, and the round need not be open. Held parts that are not named are dropped. */
 enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t version, const struct round_named *named,
                               uint32_t n) MUST_CHECK;
+
+/* --- folds of a region (round_region.c) --- */
+/* Makes a new round that of a region. Call it again after the settings changed. */
+void round_follow(struct round *r);
+/* The round may open with these samples. Granted again: its open work is dropped. */
+enum status round_fold_grant(struct round *r, const struct round_upstream *grant) MUST_CHECK;
+/* No delta joins the open round any more: the parts of members that have not delivered all of them are dropped. */
+enum status round_fold_seal(struct round *r, uint64_t round) MUST_CHECK;
+/* Upstream's parameters were loaded at these versions: all open work is dropped. */
+void round_fold_jump(struct round *r, const uint64_t *versions);
+/* The member has delivered all parts of the open round. */
+bool round_is_complete(const struct round *r, const struct member *m);
+/* Workers for which a round needs samples, those behind members included. */
+uint32_t round_count_workers(const struct round *r);
 
 /* Checks a decoded round; CORRUPT when the folds cannot reach it:
  * - every open, unmerged assignment has its lease;

@@ -1,5 +1,5 @@
 /* Tables of journal records and file heads: what a table reads, it writes again, byte for byte. Byte 0 selects the
- * table: 1 to 11 are records, their second tables are 32 higher, 64 on are the parts of a checkpoint's head, 96 on
+ * table: 1 to 14 are records, their second tables are 32 higher, 64 on are the parts of a checkpoint's head, 96 on
  * those of a worker's state. */
 #include <string.h>
 

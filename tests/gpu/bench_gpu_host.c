@@ -3,8 +3,8 @@
 #include "common/base/clock.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
+#include "compress/apply_update.h"
 #include "tests/gpu/bench_gpu.h"
-#include "worker/outer/apply_update.h"
 
 enum { TIMES_MAX = 50 };
 

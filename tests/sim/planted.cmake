@@ -37,7 +37,7 @@ atoll_planted(mean_norm_not_restored compress/merge.c
 atoll_planted(norms_of_deltas_kept compress/merge.c
     "share_of(merge, &deltas[i]) * (length / *at) : 0"
     "share_of(merge, &deltas[i]) : 0")
-atoll_planted(relayed_step_omitted worker/outer/apply_update.c
+atoll_planted(relayed_step_omitted compress/apply_update.c
     "apply_sgd(job->theta + at,"
     "if (0) apply_sgd(job->theta + at,")
 atoll_planted(own_delta_sent_back coordinator/engine/engine_data.c

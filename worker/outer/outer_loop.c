@@ -21,6 +21,7 @@ enum status outer_loop_create(struct outer_loop **loop_p, const struct outer_set
     memcpy(&jitter, setup->uuid, sizeof jitter);
     heartbeat_init(&loop->heartbeat);
     sync_init(&loop->sync, jitter, now_us);
+    loop->sync.lockstep = setup->on_update != NULL;
     loop->save.saved_round = SYNC_NO_ROUND;
     loop->times.round = loop->running.round = SYNC_NO_ROUND;
     outer_saved_run_id(loop, loop->run_id);

@@ -109,6 +109,11 @@ struct outer_setup {
      * Not during a step. */
     enum status (*on_settings)(void *ctx, const struct msg_config *config, struct err *err);
 
+    /* A region: the next update of a fragment, object[size], is complete and will be applied when this returns true.
+     * named: it merged this worker's delta; taken: it did, or this worker keeps that delta in its residual. False: the
+     * loop fails. NULL: none. */
+    bool (*on_update)(void *ctx, const uint8_t *object, size_t size, bool taken, bool named);
+
     /* Storage of the worker's state; save_begin NULL: none. One save at a time.
      * save_begin starts to write a state: head (saved_state_head), then body[n]. It atomically replaces the newest
      * saved state and keeps the previous one. It may run in another thread: state, body and their bytes stay unchanged

@@ -7,8 +7,8 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/units.h"
+#include "compress/apply_update.h"
 #include "compress/relay.h"
-#include "worker/outer/apply_update.h"
 #include "worker/outer/outer_loop_impl.h"
 
 enum { DAMAGED_MAX = 3 }; /* corrupt copies of one object before all snapshots are loaded again */
@@ -207,6 +207,17 @@ static uint64_t named_round(const struct outer_loop *loop, const struct update *
     return round;
 }
 
+/* A region publishes the update before it is applied here: no saved state is ahead of its journal. */
+static bool pass_on(struct outer_loop *loop, uint32_t i, const struct update *u)
+{
+    const struct sync *s = &loop->sync;
+    uint64_t made = s->round != SYNC_NO_ROUND ? s->round : s->last_round;
+    if (!loop->setup.on_update) return true;
+    bool named = named_round(loop, u) == u->round; /* also by an earlier process, whose state is lost */
+    return loop->setup.on_update(loop->setup.host_ctx, loop->f[i].object, s->f[i].total, named || made == u->round,
+                                 named);
+}
+
 static void note_round_end(struct outer_loop *loop, uint64_t now_us)
 {
     if (loop->sync.round != SYNC_NO_ROUND || loop->running.round == SYNC_NO_ROUND) return;
@@ -229,6 +240,10 @@ static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t no
     const char *error = open_update(loop, i, &u, &view);
     if (error) {
         damaged(loop, i, error, now_us);
+        return;
+    }
+    if (!pass_on(loop, i, &u)) {
+        sync_fail(&loop->sync, "the region takes no more updates");
         return;
     }
     apply_to_theta(loop, i, &u, &view);

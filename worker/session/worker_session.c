@@ -41,6 +41,12 @@ static enum status on_config(void *ctx, const struct msg_config *config, struct 
     return status;
 }
 
+static bool on_update(void *ctx, const uint8_t *object, size_t size, bool taken, bool named)
+{
+    const struct worker_session_options *o = ((struct worker_session *)ctx)->options;
+    return o->on_update(o->host_ctx, object, size, taken, named);
+}
+
 static enum status on_settings(void *ctx, const struct msg_config *config, struct err *err)
 {
     struct worker_session *s = ctx;
@@ -75,6 +81,7 @@ enum status worker_session_open(struct worker_session **s_p, struct worker_sessi
                                 .host_ctx = s,
                                 .on_config = on_config,
                                 .on_settings = on_settings,
+                                .on_update = options->on_update ? on_update : NULL,
                                 .stopwatch_us = stopwatch};
     memcpy(setup.uuid, options->self.key.public_key, WIRE_UUID);
     memcpy(setup.run_id, options->run_id, WIRE_UUID);

@@ -50,6 +50,8 @@ struct worker_session_options {
     /* As in struct outer_setup. On failure worker_session_failure returns the same error. */
     enum status (*on_config)(void *ctx, const struct msg_config *config, struct outer_model *model, struct err *err);
     enum status (*on_settings)(void *ctx, const struct msg_config *config, struct err *err);
+    /* As in struct outer_setup; NULL: none. */
+    bool (*on_update)(void *ctx, const uint8_t *object, size_t size, bool taken, bool named);
 };
 
 /* --- the coordinator's address ------------------------------------------------------------------------------------ */

@@ -151,6 +151,14 @@ static bool is_early(const struct sync *s, uint32_t fragment)
     return s->f[fragment].upload == SYNC_UPLOAD_NONE || s->f[fragment].version > s->current.versions[fragment];
 }
 
+/* A region's round ends with the updates of all fragments. */
+static bool is_ahead(const struct sync *s, uint32_t fragment)
+{
+    for (uint32_t i = 0; s->lockstep && i < s->n_fragments; i++)
+        if (s->f[i].version < s->f[fragment].version) return true;
+    return false;
+}
+
 bool sync_apply(const struct sync *s, uint32_t *fragment_p)
 {
     bool frozen =
@@ -159,7 +167,7 @@ bool sync_apply(const struct sync *s, uint32_t *fragment_p)
         const struct sync_fragment *f = &s->f[i];
         if (!f->complete || s->phase == SYNC_STOPPED) continue;
         if (!f->loading) {
-            if (frozen || !s->holds || is_early(s, i)) continue;
+            if (frozen || !s->holds || is_early(s, i) || is_ahead(s, i)) continue;
             if (s->eval.pending && f->version >= s->eval.task.versions[i]) continue;
             if (s->has_task && !s->async && f->version >= s->task.versions[i]) continue;
         }

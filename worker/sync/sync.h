@@ -108,8 +108,9 @@ struct sync_initial {
 struct sync {
     enum sync_phase phase;
     enum worker_state state;
-    bool async; /* no barrier: a round starts at the assigned versions or later, and updates apply while training */
-    bool holds; /* every fragment is loaded, at a version of the log */
+    bool async;    /* no barrier: a round starts at the assigned versions or later, and updates apply while training */
+    bool lockstep; /* a region: no fragment is applied more than one update ahead of another */
+    bool holds;    /* every fragment is loaded, at a version of the log */
     uint32_t n_fragments; /* 0 until configured */
     uint32_t worker_id;   /* UINT32_MAX: unknown */
     uint64_t session;

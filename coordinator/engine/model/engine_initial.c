@@ -29,7 +29,7 @@ enum {
 
 bool engine_wants_initial(const struct engine *e)
 {
-    return !e->ledger.modelled && !e->init_dir && config_is_external(&e->config);
+    return !e->ledger.modelled && !e->init_dir && config_is_external(&e->config) && !e->ledger.region;
 }
 
 void engine_initial_drop(struct engine *e)

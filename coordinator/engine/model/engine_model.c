@@ -98,7 +98,7 @@ static enum status initial_hashes(struct engine *e, const struct msg_join *m, co
 /* The file of data.tokenizer; NULL: "bytes" or "none". */
 static const char *tokenizer_file(const struct engine *e)
 {
-    const char *name = e->config.data.tokenizer;
+    const char *name = e->ledger.region ? "none" : e->config.data.tokenizer; /* upstream's checkpoints hold it */
     return strcmp(name, "bytes") && strcmp(name, "none") ? name : NULL;
 }
 

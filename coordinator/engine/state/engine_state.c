@@ -21,3 +21,8 @@ const struct checkpoint_info *engine_newest(const struct engine *e)
 {
     return e->n_kept ? &e->kept[e->n_kept - 1] : NULL;
 }
+
+bool engine_serves(const struct engine *e)
+{
+    return e->ledger.modelled && !e->ledger.absent;
+}

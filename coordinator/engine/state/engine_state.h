@@ -93,6 +93,15 @@ struct round_info {
     uint64_t stale[ROUND_STALENESS];
 };
 
+/* A region: what it knows of upstream. Not journaled. */
+struct engine_region {
+    bool done;      /* the run upstream is over */
+    uint64_t named; /* the last round, + 1, whose update upstream merged this region's delta into; 0: none */
+    bool evaluated; /* `result` answers the last evaluation that upstream asked for */
+    struct msg_eval_result result;
+    char waits[WIRE_TEXT_MAX]; /* what this region waits for, as a worker of upstream */
+};
+
 /* A text that was logged. */
 struct logged_text {
     uint64_t hash, logged_us; /* hash of the text; time of the line */
@@ -150,6 +159,7 @@ struct engine {
     uint64_t config_hash;
 
     struct engine_initial initial;
+    struct engine_region region;
     struct ledger ledger;
     struct session_table sessions; /* empty before the first JOIN */
     struct eval_run eval;
@@ -229,6 +239,8 @@ struct member *engine_member(const struct engine *e, const struct session *s);
 bool engine_eval_holds(const struct engine *e, const struct session *s);
 /* The share that this session holds; NULL: none. */
 struct eval_share *engine_eval_share(const struct engine *e, const struct session *s);
+/* Workers can join and train: there is a model, and its parameters are here. */
+bool engine_serves(const struct engine *e);
 /* The newest snapshot; NULL before the first. */
 const struct checkpoint_info *engine_newest(const struct engine *e);
 

@@ -8,7 +8,7 @@ enum { LITTLE_BYTES = 1 << 20 }; /* a disk that bounds the checkpoints of toy mo
 
 const float *engine_theta(const struct engine *e)
 {
-    return e->ledger.modelled ? e->ledger.outer.theta : NULL;
+    return engine_serves(e) ? e->ledger.outer.theta : NULL;
 }
 
 const float *engine_residual(const struct engine *e, uint32_t fragment)

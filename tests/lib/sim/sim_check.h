@@ -47,6 +47,12 @@ enum status sim_check_create(struct sim_check **c_p, int n_clients, const struct
                              struct err *err) MUST_CHECK;
 void sim_check_destroy(struct sim_check *c);
 
+/* A region: its updates are those of another run, in which it is client `client`, with the same payloads. It names its
+ * deltas if, and only if, upstream merged them or the client still holds them. */
+void sim_check_follow(struct sim_check *c, struct sim_check *upstream, int client);
+/* Client `client` is a region: its next delta has so many tokens, at most those of its assignment. */
+void sim_check_region_tokens(struct sim_check *c, int client, uint64_t tokens);
+
 /* Add a line to the last events. */
 void sim_check_note(struct sim_check *c, uint64_t now_us, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Record a failure; only the first one counts. */

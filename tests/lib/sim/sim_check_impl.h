@@ -125,6 +125,8 @@ struct check_worker {
     uint64_t beat_session, beat_versions[CHECK_FRAGMENTS];
     struct msg_assign given_last; /* the last ASSIGN sent to the worker; steps 0: none */
     uint32_t id;                  /* merge order; UINT32_MAX: not assigned yet */
+    bool region;
+    uint64_t tokens; /* of the next delta of a region */
     uint64_t waits_since, active_us;
 };
 
@@ -154,6 +156,8 @@ struct sim_check {
     sim_check_script_fn script;
     void *script_ctx;
 
+    struct sim_check *upstream; /* of a region; NULL: a whole run */
+    int upstream_client;
     struct check_log logs[CHECK_FRAGMENTS];
     struct check_delta *deltas; /* newest first */
     struct check_worker workers[SIM_NET_CLIENTS_MAX];
@@ -188,6 +192,8 @@ bool check_merge(struct sim_check *c, uint32_t f, const struct check_version *v,
 /* Decode the update that is applied to theta of version v - 1. False if the update contradicts the configuration. */
 bool check_update_decode(struct sim_check *c, const struct update *u, const struct check_version *v, float *x);
 
+/* A region loaded the parameters of upstream at this version: fills the log with upstream's. */
+void check_log_jump(struct sim_check *c, uint32_t fragment, uint64_t version, uint64_t hash);
 /* The coordinator appended an update to the journal. */
 void check_log_append(struct sim_check *c, const uint8_t *object, size_t size);
 /* The coordinator restarted at this version: drop the lost versions, and fail if a process saw one of them. */

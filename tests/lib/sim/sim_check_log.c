@@ -268,9 +268,50 @@ static void check_named_all(struct sim_check *c, const struct update *u, struct 
         v->named[i] = (struct check_named){n->worker_id, n->round, n->tokens, d};
         check_dropped(c, d->client, d->round, f);
         c->counts.merged++;
-        if (!samples_counted(c, &v->named[i], c->layout.n_fragments)) count_samples(c, &v->named[i], !c->behind);
+        if (!samples_counted(c, &v->named[i], c->layout.n_fragments))
+            count_samples(c, &v->named[i], !c->behind && !c->upstream);
     }
     v->n_named = c->failure[0] ? 0 : u->n_named;
+}
+
+/* A region publishes upstream's bytes. */
+static void check_payload(struct sim_check *c, const struct update *u)
+{
+    struct update theirs;
+    struct update_named named[CHECK_NAMED];
+    const struct check_version *v = check_version_at(c->upstream, u->fragment, u->version);
+    bool same = v && v->object && update_decode(&theirs, named, CHECK_NAMED, v->object, v->size) == STATUS_OK;
+    same = same && theirs.theta_hash == u->theta_hash && theirs.round == u->round && theirs.form == u->form &&
+           theirs.payload_size == u->payload_size && !memcmp(theirs.payload, u->payload, u->payload_size);
+    if (!same)
+        sim_check_fail(c, "fragment %u: version %llu differs from that of the run upstream", u->fragment,
+                       (unsigned long long)u->version);
+    const struct check_worker *client = &c->upstream->workers[c->upstream_client];
+    bool merged = false;
+    for (uint32_t i = 0; same && i < theirs.n_named; i++) merged = merged || theirs.named[i].worker_id == client->id;
+    if (merged && !u->n_named)
+        sim_check_fail(c, "fragment %u version %llu: upstream merged deltas that the region gives back", u->fragment,
+                       (unsigned long long)u->version);
+    if (u->n_named && !merged && client->remembers[u->fragment] != (int64_t)u->round)
+        sim_check_fail(c, "fragment %u version %llu: the region takes deltas that it never offered upstream",
+                       u->fragment, (unsigned long long)u->version);
+}
+
+void check_log_jump(struct sim_check *c, uint32_t f, uint64_t version, uint64_t hash)
+{
+    const struct check_version *theirs = check_version_at(c->upstream, f, version);
+    if (!theirs || theirs->hash != hash || version + 1 < c->logs[f].n) {
+        sim_check_fail(c, "fragment %u jumps to version %llu, which the run upstream does not have", f,
+                       (unsigned long long)version);
+        return;
+    }
+    while (c->logs[f].n <= version) {
+        struct check_version *v = log_grow(c, f);
+        theirs = check_version_at(c->upstream, f, c->logs[f].n - 1);
+        memcpy(v->theta, theirs->theta, check_count(c, f) * sizeof(float));
+        v->hash = theirs->hash;
+        v->round = theirs->round;
+    }
 }
 
 void check_log_append(struct sim_check *c, const uint8_t *object, size_t size)
@@ -282,7 +323,8 @@ void check_log_append(struct sim_check *c, const uint8_t *object, size_t size)
         return;
     }
     uint32_t f = u.fragment;
-    if (f >= c->layout.n_fragments || u.version != c->logs[f].n || u.n_named == 0 || (c->singles && u.n_named != 1)) {
+    if (f >= c->layout.n_fragments || u.version != c->logs[f].n || (u.n_named == 0 && !c->upstream) ||
+        (c->singles && u.n_named != 1)) {
         sim_check_fail(c, "the journal contains version %llu of fragment %u naming %u deltas after version %zu",
                        (unsigned long long)u.version, f, u.n_named, f < CHECK_FRAGMENTS ? c->logs[f].n - 1 : 0);
         return;
@@ -307,7 +349,10 @@ void check_log_append(struct sim_check *c, const uint8_t *object, size_t size)
                        (unsigned long long)u.version);
     for (size_t i = 0; i < n; i++)
         if (!isfinite(v->theta[i])) sim_check_fail(c, "fragment %u: theta is not finite", f);
-    if (!c->failure[0] && predictable(c)) check_value(c, f, v, decoded);
+    if (c->upstream)
+        check_payload(c, &u);
+    else if (!c->failure[0] && predictable(c))
+        check_value(c, f, v, decoded);
     mem_free(decoded);
     c->counts.updates++;
     c->moved_us = c->now_us;

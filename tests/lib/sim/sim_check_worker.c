@@ -179,6 +179,7 @@ static void make_delta(struct sim_check *c, int client, const struct msg_assign 
     memcpy(d->ranges, task->ranges, sizeof(d->ranges));
     d->n_ranges = task->n_ranges;
     for (uint32_t r = 0; r < task->n_ranges; r++) d->tokens += task->ranges[r].count * c->toy.sample_tokens;
+    if (w->region && w->tokens <= d->tokens) d->tokens = w->tokens;
     d->next = c->deltas;
     c->deltas = d;
     mem_free(x);

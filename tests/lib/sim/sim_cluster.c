@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "coordinator/settings.h"
+#include "tests/lib/sim/sim_region.h"
 #include "tests/lib/store/store_mem.h"
 
 enum { REASSURE_FIRST_US = 100000, REASSURE_US = 500000 }; /* as coordinator/long_call.c */
@@ -175,7 +176,7 @@ static void coordinator_started_by(void *ctx, uint64_t starts)
 }
 
 /* Ends a call of the engine. True if the process ended too. */
-static bool coordinator_over(struct sim_cluster *c, enum status status, const struct err *err)
+bool sim_cluster_over(struct sim_cluster *c, enum status status, const struct err *err)
 {
     bool gives_up = status != STATUS_OK && !c->dying;
     if (status == STATUS_OK && !c->dying) return false;
@@ -196,6 +197,12 @@ static void coordinator_woken(void *ctx, uint64_t at_us)
     if (!c->engine || c->busy || c->wake_us != at_us) return;
     c->wake_us = UINT64_MAX;
     coordinator_poll(c);
+}
+
+void sim_cluster_poke(struct sim_cluster *c)
+{
+    c->wake_us = sim_net_now(c->net);
+    sim_net_at(c->net, c->wake_us, coordinator_woken, c, c->wake_us);
 }
 
 static void coordinator_finish(struct sim_cluster *c)
@@ -235,13 +242,13 @@ static void coordinator_poll(struct sim_cluster *c)
         if (admission_message(c->engine, peer + 1, peer, lane, data, size, now) != ADMISSION_ADMIT)
             sim_check_fail(c->check, "%s of an honest worker is above its limit", msg_name(m.type));
         status = engine_on_message(c->engine, peer, lane, &m, now, &err);
-        if (coordinator_over(c, status, &err)) return;
+        if (sim_cluster_over(c, status, &err)) return;
         now = sim_net_now(c->net);
         sim_check_engine(c->check, c->engine, now);
     }
     sim_check_clock(c->check, now);
     enum status status = engine_tick(c->engine, now, &err);
-    if (coordinator_over(c, status, &err)) return;
+    if (sim_cluster_over(c, status, &err)) return;
     now = sim_net_now(c->net);
     sim_check_engine(c->check, c->engine, now);
     if (engine_finished(c->engine)) {
@@ -250,7 +257,8 @@ static void coordinator_poll(struct sim_cluster *c)
     }
     uint64_t at = engine_next_deadline_us(c->engine);
     if (at <= now) at = now + 100;
-    if (at == UINT64_MAX || (c->wake_us > now && c->wake_us <= at)) return;
+    if (c->region) sim_region_ready(c->region);
+    if (!c->engine || at == UINT64_MAX || (c->wake_us > now && c->wake_us <= at)) return;
     c->wake_us = at;
     sim_net_at(c->net, at, coordinator_woken, c, at);
 }
@@ -264,8 +272,10 @@ void sim_cluster_coordinator_start(struct sim_cluster *c)
     c->dying = false;
     c->wake_us = UINT64_MAX;
     c->transport = sim_net_up(c->net, SIM_NET_LISTENER);
-    struct engine_options options = {
-        .config = &config, .entropy = c->entropy + c->starts, .rounds_reported = sim_check_rounds_reported(c->check)};
+    struct engine_options options = {.config = &config,
+                                      .entropy = c->entropy + c->starts,
+                                      .rounds_reported = sim_check_rounds_reported(c->check),
+                                      .region = c->region != NULL};
     struct engine_io io = {.ctx = c,
                            .send = coordinator_send,
                            .event = coordinator_event,
@@ -276,9 +286,10 @@ void sim_cluster_coordinator_start(struct sim_cluster *c)
     choose_settings(c, &config);
     enum status status = engine_create(&c->engine, &options, c->store, &io, now, &err);
     if (status != STATUS_OK) c->engine = NULL;
-    if (coordinator_over(c, status, &err)) return;
+    if (sim_cluster_over(c, status, &err)) return;
     c->started = true;
     sim_check_engine_started(c->check, c->engine, now);
+    if (c->region) sim_region_engine_started(c->region);
     coordinator_poll(c);
 }
 
@@ -286,6 +297,7 @@ void sim_cluster_coordinator_kill(struct sim_cluster *c, bool power)
 {
     if (!c->finished)
         sim_check_note(c->check, sim_net_now(c->net), "the coordinator is killed%s", power ? ", power cut" : "");
+    if (c->region) sim_region_engine_stopped(c->region);
     engine_destroy(c->engine);
     c->engine = NULL;
     c->started = c->dying = false;
@@ -302,6 +314,8 @@ static void cluster_ready(void *ctx, int client)
     struct sim_cluster *c = ctx;
     if (client == SIM_NET_LISTENER) {
         if (c->engine) coordinator_poll(c);
+    } else if (c->regions[client]) {
+        sim_region_ready(c->regions[client]);
     } else {
         sim_worker_ready(&c->workers[client]);
     }
@@ -409,6 +423,7 @@ enum status sim_cluster_create(struct sim_cluster **c_p, const struct sim_cluste
     TRY_GOTO(cluster_config(c, setup->config, err), err_cluster);
     c->toy.seed = c->config.run.seed;
     TRY_GOTO(sim_net_create(&c->net, setup->seed, setup->n_workers), err_cluster);
+    if (setup->upstream) sim_net_share_clock(c->net, setup->upstream->net);
     TRY_GOTO(sim_check_create(&c->check, setup->n_workers, &c->config, &c->toy, err), err_cluster);
     TRY_GOTO(store_mem_create(&c->store), err_cluster);
     store_mem_watch(c->store, &(struct store_mem_watch){coordinator_alive, store_appended, store_synced, c});

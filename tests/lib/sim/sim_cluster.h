@@ -22,14 +22,16 @@
 
 struct sim_cluster_setup {
     uint64_t seed;
-    int n_workers;             /* sim_cluster_start_at starts each worker */
-    const char *const *config; /* "section.key=value", NULL-terminated, overrides the small defaults; or NULL */
-    uint64_t train_samples;    /* 0: 64 */
-    uint32_t n_tensors;        /* 0: 6 */
-    uint32_t scale;            /* of the model's size; 0: 1, a few dozen floats */
+    int n_workers;                /* sim_cluster_start_at starts each worker */
+    const char *const *config;    /* "section.key=value", NULL-terminated, overrides the small defaults; or NULL */
+    uint64_t train_samples;       /* 0: 64 */
+    uint32_t n_tensors;           /* 0: 6 */
+    uint32_t scale;               /* of the model's size; 0: 1, a few dozen floats */
+    struct sim_cluster *upstream; /* its engine is a region's (tests/lib/sim/sim_region.h); NULL: of a whole run */
 };
 
 struct store;
+struct sim_region;
 
 /* The result of a run. */
 struct sim_cluster_result {
@@ -46,6 +48,8 @@ struct sim_cluster {
     struct store *store;
     struct sim_worker workers[SIM_NET_CLIENTS_MAX];
     int n_workers;
+    struct sim_region *regions[SIM_NET_CLIENTS_MAX]; /* in the place of a worker; NULL: it is one. Borrowed */
+    struct sim_region *region;                       /* its own process, if it is a region. Borrowed */
 
     struct engine *engine; /* NULL: the coordinator is down */
     struct transport *transport;
@@ -77,6 +81,10 @@ void sim_cluster_destroy(struct sim_cluster *c);
 void sim_cluster_coordinator_start(struct sim_cluster *c);
 /* power: unsynced bytes are lost or torn. */
 void sim_cluster_coordinator_kill(struct sim_cluster *c, bool power);
+/* The engine has changed from outside: it acts now. */
+void sim_cluster_poke(struct sim_cluster *c);
+/* The engine returned this status to a call from outside. True: its process ended. */
+bool sim_cluster_over(struct sim_cluster *c, enum status status, const struct err *err);
 /* Kill or start a process at that time, or tell a worker to stop. No effect if the process is already down or up. */
 void sim_cluster_kill_at(struct sim_cluster *c, uint64_t at_us, int client, bool power);
 void sim_cluster_leave_at(struct sim_cluster *c, uint64_t at_us, int client);

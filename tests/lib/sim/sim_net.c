@@ -91,7 +91,7 @@ struct node {
 
 struct sim_net {
     uint64_t seed, drawn, last_peer;
-    struct event_queue events;
+    struct event_queue own, *events; /* own, unless the network shares the clock of another */
     int n_clients;
     struct node nodes[SIM_NET_CLIENTS_MAX + 1]; /* the listener is the last one */
     struct connection connections[SIM_NET_CLIENTS_MAX][LANES];
@@ -108,7 +108,7 @@ struct sim_net {
 
 uint64_t sim_net_now(const struct sim_net *net)
 {
-    return net->events.now_us;
+    return net->events->now_us;
 }
 
 uint64_t sim_net_draw(struct sim_net *net, uint64_t below)
@@ -123,12 +123,12 @@ static double sim_net_chance(struct sim_net *net)
 
 void sim_net_at(struct sim_net *net, uint64_t at_us, event_fn fn, void *ctx, uint64_t arg)
 {
-    event_queue_at(&net->events, at_us, fn, ctx, arg);
+    event_queue_at(net->events, at_us, fn, ctx, arg);
 }
 
 bool sim_net_step(struct sim_net *net, uint64_t until_us)
 {
-    return event_queue_step(&net->events, until_us);
+    return event_queue_step(net->events, until_us);
 }
 
 /* ---- links ------------------------------------------------------------------------------------------------------- */
@@ -170,7 +170,7 @@ static void pipe_arrive(void *ctx, uint64_t arg)
     int client = (int)(arg >> 2);
     bool to_client = arg & 1;
     struct pipe *pipe = &net->connections[client][arg >> 1 & 1].pipe[to_client];
-    while (pipe->packets.head && pipe->packets.head->arrival_us <= net->events.now_us && !net->cut[client])
+    while (pipe->packets.head && pipe->packets.head->arrival_us <= net->events->now_us && !net->cut[client])
         packet_deliver(net, sim_packets_take(&pipe->packets), to_client);
 }
 
@@ -191,7 +191,7 @@ static void orphan_arrive(void *ctx, uint64_t arg)
 static void pipe_schedule(struct sim_net *net, struct pipe *pipe, struct sim_packet *p, bool to_client)
 {
     const struct sim_net_link *link = &net->links[p->client];
-    uint64_t start = pipe->busy_us > net->events.now_us ? pipe->busy_us : net->events.now_us;
+    uint64_t start = pipe->busy_us > net->events->now_us ? pipe->busy_us : net->events->now_us;
     pipe->busy_us = start + (link->rate ? p->size * UINT64_C(1000000) / link->rate : 0);
     p->arrival_us = pipe->busy_us + link->latency_us + sim_net_draw(net, link->jitter_us);
     if (p->arrival_us < pipe->last_us) p->arrival_us = pipe->last_us;
@@ -201,7 +201,7 @@ static void pipe_schedule(struct sim_net *net, struct pipe *pipe, struct sim_pac
 
 static void pipe_reset(struct sim_net *net, struct pipe *pipe)
 {
-    pipe->busy_us = pipe->last_us = net->events.now_us;
+    pipe->busy_us = pipe->last_us = net->events->now_us;
 }
 
 /* Sends every packet of the pipe again from now on, in order. */
@@ -231,7 +231,7 @@ static void connection_dial(struct sim_net *net, int client)
 {
     for (int lane = 0; lane < LANES; lane++) {
         uint64_t delay = net->links[client].latency_us + sim_net_draw(net, RECONNECT_US);
-        sim_net_at(net, net->events.now_us + delay, connection_open, net, (uint64_t)client << 1 | (uint64_t)lane);
+        sim_net_at(net, net->events->now_us + delay, connection_open, net, (uint64_t)client << 1 | (uint64_t)lane);
     }
 }
 
@@ -253,7 +253,7 @@ static void connection_orphan(struct sim_net *net, int client, int lane)
     struct sim_packets *q = &net->connections[client][lane].pipe[0].packets;
     while (net->connections[client][lane].open && q->head) {
         sim_packets_put(&net->orphans, sim_packets_take(q));
-        sim_net_at(net, net->events.now_us + net->links[client].latency_us, orphan_arrive, net, 0);
+        sim_net_at(net, net->events->now_us + net->links[client].latency_us, orphan_arrive, net, 0);
     }
 }
 
@@ -262,7 +262,7 @@ static void connection_orphan(struct sim_net *net, int client, int lane)
 static bool pipe_full(const struct sim_net *net, const struct pipe *pipe, const struct sim_net_link *link)
 {
     if (pipe->packets.count >= QUEUE_MESSAGES) return true;
-    return link->queue_us && pipe->busy_us > net->events.now_us + link->queue_us;
+    return link->queue_us && pipe->busy_us > net->events->now_us + link->queue_us;
 }
 
 static enum status node_send(struct transport *t, uint64_t peer, enum wire_lane lane, const uint8_t *data, size_t size)
@@ -356,6 +356,7 @@ enum status sim_net_create(struct sim_net **net_p, uint64_t seed, int n_clients)
     struct sim_net *net = mem_alloc(1, sizeof(*net));
     if (!net) return STATUS_NOMEM;
     net->seed = seed;
+    net->events = &net->own;
     sim_packets_init(&net->orphans);
     net->n_clients = n_clients;
     for (int i = 0; i <= SIM_NET_CLIENTS_MAX; i++) {
@@ -370,6 +371,11 @@ enum status sim_net_create(struct sim_net **net_p, uint64_t seed, int n_clients)
     return STATUS_OK;
 }
 
+void sim_net_share_clock(struct sim_net *net, struct sim_net *other)
+{
+    net->events = other->events;
+}
+
 void sim_net_destroy(struct sim_net *net)
 {
     if (!net) return;
@@ -380,7 +386,7 @@ void sim_net_destroy(struct sim_net *net)
     for (int i = 0; i < SIM_NET_CLIENTS_MAX; i++)
         for (int j = 0; j < 2 * LANES; j++) sim_packets_clear(&net->connections[i][j / 2].pipe[j % 2].packets);
     sim_packets_clear(&net->orphans);
-    event_queue_finish(&net->events);
+    event_queue_finish(&net->own);
     mem_free(net);
 }
 

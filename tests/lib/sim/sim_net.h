@@ -42,6 +42,8 @@ enum sim_net_moment { SIM_NET_SENT, SIM_NET_ARRIVED };
 typedef int (*sim_net_tap_fn)(void *ctx, enum sim_net_moment moment, int client, bool to_client, const struct msg *m);
 
 enum status sim_net_create(struct sim_net **net_p, uint64_t seed, int n_clients) MUST_CHECK;
+/* Use the clock and the queue of events of another network, which outlives this one. Before any other call. */
+void sim_net_share_clock(struct sim_net *net, struct sim_net *other);
 void sim_net_destroy(struct sim_net *net);
 void sim_net_hooks(struct sim_net *net, sim_net_ready_fn ready, sim_net_tap_fn tap, void *ctx);
 

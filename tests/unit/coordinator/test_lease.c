@@ -255,4 +255,43 @@ TEST(test_check_detects_damage)
     lease_book_finish(&book);
 }
 
+/* A region: upstream grants positions; the others are another's. */
+TEST(test_granted_positions)
+{
+    struct lease_book book;
+    struct wire_range ranges[WIRE_RANGES_MAX];
+    uint32_t n;
+    lease_book_init(&book);
+    assert_int_equal(lease_grant(&book, &(struct wire_range){20, 10}, 1, true), STATUS_OK);
+    assert_int_equal(book.cursor, 30);
+    assert_int_equal(book.committed, 20);
+    assert_int_equal(lease_check(&book), STATUS_OK);
+    take(&book, 0, 0, 6);
+    /* One that is leased, empty, repeated or beyond the order: unchanged. */
+    const struct wire_range bad[][2] = {
+        {{25, 2}, {40, 1}}, {{40, 0}, {50, 1}}, {{40, 4}, {42, 4}}, {{40, 1}, {UINT64_MAX - 1, 4}}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(lease_grant(&book, bad[i], 2, true), STATUS_STATE);
+    assert_int_equal(lease_commit(&book, 0, 0), STATUS_OK);
+    /* Positions that no worker used stay, and positions below the cursor come back from another. */
+    assert_int_equal(lease_grant(&book, (struct wire_range[]){{5, 5}, {40, 10}}, 2, true), STATUS_OK);
+    assert_int_equal(lease_check(&book), STATUS_OK);
+    assert_int_equal(book.cursor, 50);
+    assert_int_equal(book.committed, 50 - 4 - 15);
+    n = plan_one(&book, 19, ranges);
+    assert_true(n == 3 && ranges[0].start == 5 && ranges[1].start == 26 && ranges[1].count == 4);
+    /* The grant was not merged upstream: its positions are upstream's again. */
+    assert_int_equal(lease_grant(&book, (struct wire_range[]){{45, 20}}, 1, false), STATUS_OK);
+    assert_int_equal(lease_check(&book), STATUS_OK);
+    assert_true(book.n_free == 1 && book.free[0].start == 45 && book.free[0].count == 20);
+    assert_true(book.cursor == 65 && book.committed == 45);
+    /* Kept, but one is granted twice: upstream has lost its state. */
+    assert_int_equal(lease_grant(&book, (struct wire_range[]){{60, 2}}, 1, true), STATUS_OK);
+    assert_true(book.n_free == 1 && book.free[0].count == 2);
+    lease_give_up(&book);
+    assert_true(book.committed == 65 && lease_check(&book) == STATUS_OK);
+    lease_book_finish(&book);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
 TEST_MAIN(NULL, NULL)

@@ -5,8 +5,8 @@
 #include "common/base/pool.h"
 #include "common/base/rng.h"
 #include "common/tensor/apply.h"
+#include "compress/apply_update.h"
 #include "tests/lib/test.h"
-#include "worker/outer/apply_update.h"
 
 enum {
     FIRST = 140000,

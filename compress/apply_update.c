@@ -1,4 +1,4 @@
-#include "worker/outer/apply_update.h"
+#include "compress/apply_update.h"
 
 #include "common/base/pool.h"
 #include "common/tensor/apply.h"

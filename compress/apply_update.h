@@ -1,8 +1,8 @@
 /* Applies an update to a fragment of theta with several threads. Threads share the codec's parts (or the floats), and
  * every coordinate is computed independently: the bits do not depend on the number of threads (common/tensor/apply.h).
  * One pass decodes a part and adds it while it is in cache. A sparse payload touches only the coordinates it lists. */
-#ifndef WORKER_APPLY_UPDATE_H
-#define WORKER_APPLY_UPDATE_H
+#ifndef COMPRESS_APPLY_UPDATE_H
+#define COMPRESS_APPLY_UPDATE_H
 
 #include <stdbool.h>
 #include <stddef.h>
