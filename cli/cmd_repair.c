@@ -52,6 +52,12 @@ static enum status repair(const char *run, struct err *err)
 {
     struct store *store;
     struct repair r;
+    if (run_folder_has(run, "upstream"))
+        return err_set(
+            err, STATUS_INVALID,
+            "%.300s is the folder of a region: the run upstream has all that it holds; start the region with "
+            "another --dir",
+            run);
     TRY(store_disk_open(&store, run, err));
     enum status status = repair_run(&r, store, moved, NULL, err);
     if (status == STATUS_OK) report(run, &r);

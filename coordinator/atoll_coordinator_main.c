@@ -26,10 +26,10 @@ struct arguments {
 };
 
 /* A region has the settings of the run upstream, and its own of coordinator.* and log.*. */
-static enum status check_own(const struct options *options, struct err *err)
+static enum status check_own(const struct options *options, bool resumes, struct err *err)
 {
-    if (options->n_args)
-        return err_set(err, STATUS_INVALID, "--upstream: leave CONFIG out: the run upstream has the settings");
+    if (options->n_args || resumes)
+        return err_set(err, STATUS_INVALID, "--upstream: leave CONFIG and --resume out: the run upstream has them");
     for (size_t i = 0; i < options->n_settings; i++) {
         const char *word = options->settings[i] + strspn(options->settings[i], "-"), *dot = strchr(word, '.'),
                    *equals = strchr(word, '=');
@@ -48,11 +48,11 @@ static enum status find_upstream(struct arguments *a, struct options *options, s
     static char settings[FILEIO_PATH_MAX];
     static char *config[] = {settings};
     bool begun = resume_holds_run(a->dir), was = run_folder_has(a->dir, "upstream");
-    if (!a->upstream && !(begun && was)) return STATUS_OK;
+    if (!a->upstream && !was) return STATUS_OK;
     if (!a->upstream) return err_set(err, STATUS_INVALID, "%.300s is the folder of a region: give --upstream", a->dir);
     if (begun && !was)
         return err_set(err, STATUS_INVALID, "%.300s holds a run of its own: give the region another --dir", a->dir);
-    TRY(check_own(options, err));
+    TRY(check_own(options, strcmp(a->resume.how, "auto") != 0, err));
     uint64_t wait = a->max_wait_s < UINT64_MAX / 1000000 ? a->max_wait_s * 1000000 : UINT64_MAX;
     TRY(region_upstream.find(&a->region, (char *)(uintptr_t)a->upstream, a->dir, wait, begun, settings, sizeof settings,
                              err));

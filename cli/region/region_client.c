@@ -167,17 +167,21 @@ static void note_wait(struct region *r)
     pthread_mutex_unlock(&r->lock);
 }
 
+/* The coordinator of the run upstream has exited. */
+static enum status end(struct region *r, bool *over_p)
+{
+    const struct engine_upstream done = {.kind = UPSTREAM_DONE};
+    (void)port_event(r, &done);
+    *over_p = true;
+    return STATUS_OK;
+}
+
 /* One turn of the session. *over_p: the run upstream is done. */
 static enum status serve(struct region *r, bool *over_p, struct err *err)
 {
     struct outer_loop *loop = r->loop.loop;
     enum status status = worker_session_wait(r->session, WAIT_US, err);
-    if (status == STATUS_END) { /* its coordinator has exited */
-        const struct engine_upstream done = {.kind = UPSTREAM_DONE};
-        (void)port_event(r, &done);
-        *over_p = true;
-        return STATUS_OK;
-    }
+    if (status == STATUS_END) return end(r, over_p);
     TRY(status);
     region_loop_turn(&r->loop, clock_monotonic_us());
     note_wait(r);
@@ -215,15 +219,16 @@ static enum status take_part(struct region *r, struct err *err)
     uint64_t idle_us = 0;
     bool needed, over = false;
     while (!over && !r->loop.ended && is_needed(r, &idle_us, &needed)) {
-        if (!r->session && needed) TRY(open_session(r, err));
+        enum status status = !r->session && needed ? open_session(r, err) : STATUS_OK;
+        TRY(status == STATUS_END ? end(r, &over) : status);
         if (r->session && !needed) {
             log_info("leaving the run upstream: no worker is here");
             worker_session_leave(r->session, "its region has no worker");
             close_session(r);
         }
-        if (r->session) TRY(serve(r, &over, err));
+        if (r->session && !over) TRY(serve(r, &over, err));
     }
-    if (over) worker_session_leave(r->session, "done");
+    if (over && r->session) worker_session_leave(r->session, "done");
     return STATUS_OK;
 }
 

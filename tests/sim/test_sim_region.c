@@ -189,6 +189,53 @@ TEST(test_lossy_tree_ends)
     tree_close(&t);
 }
 
+/* ---- a round that upstream assigns again --------------------------------------------------------------------------
+ */
+
+static bool until_sealed(struct tree *t, uint64_t round)
+{
+    for (bool both = false; !both;) {
+        if (!step(t)) return false;
+        both = true;
+        for (int i = 0; i < REGIONS; i++)
+            both = both && t->down[i]->engine && engine_region_sealed(t->down[i]->engine, round);
+    }
+    return true;
+}
+
+static void cut_off(struct tree *t, bool cut)
+{
+    for (int i = 0; i < REGIONS; i++) sim_net_partition(t->up->net, 1 + i, cut);
+}
+
+static void heal(void *ctx, uint64_t arg)
+{
+    (void)arg;
+    cut_off(ctx, false);
+}
+
+/* Both regions are evicted before their deltas arrive, then the plain worker drops its own: upstream assigns the round
+ * again. The residuals hold the regions' deltas, so their workers' work counts once. */
+TEST(test_round_assigned_again)
+{
+    static const char *const settings[] = {"codec.up=int8:16",   "codec.down=int8:16",
+                                           "train.eval_every=0", "coordinator.evict_after_s=10",
+                                           "train.max_steps=12", NULL};
+    struct tree t;
+    tree_open(&t, settings, 3);
+    t.up->workers[0].step_us = 6000000;
+    t.up->workers[0].nan_round = 1;
+    tree_start(&t);
+    assert_true(until_sealed(&t, 1));
+    cut_off(&t, true);
+    sim_net_at(t.up->net, sim_net_now(t.up->net) + 15000000, heal, &t, 0);
+    tree_run(&t);
+    assert_true(sim_check_counts(t.up->check).rejected >= REGIONS);
+    assert_true(sim_check_counts(t.up->check).evicted >= REGIONS);
+    for (int i = 0; i < REGIONS; i++) assert_true(t.regions[i].again_rounds > 0);
+    tree_close(&t);
+}
+
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
 
 enum { STORM_US = 40000000, FAULTS = 12, DOWN_US = 3000000 };

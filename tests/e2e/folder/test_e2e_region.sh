@@ -74,7 +74,7 @@ refused() { # NAME TEXT SETTINGS...
 }
 refused async "train.method async" --train.method=async
 refused overlap "train.overlap" --train.overlap=2
-refused relay "relays deltas" --codec.up=topk:64/4096+sign --codec.down=auto
+refused relay "relays deltas" --codec.up=topk:64/4096+sign --codec.down=auto --outer.optimizer=sgd
 ! "$BIN/atoll-coordinator" --upstream run --dir other --train.max_steps=9 >other.log 2>&1 || fail "a setting of the run passed"
 grep -q "train.max_steps belongs to the run upstream" other.log || fail "$(<other.log)"
 ! "$BIN/atoll-coordinator" --dir west >other.log 2>&1 || fail "a region started without --upstream"

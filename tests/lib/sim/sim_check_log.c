@@ -288,7 +288,21 @@ static void check_payload(struct sim_check *c, const struct update *u)
                        (unsigned long long)u->version);
     const struct check_worker *client = &c->upstream->workers[c->upstream_client];
     bool merged = false;
-    for (uint32_t i = 0; same && i < theirs.n_named; i++) merged = merged || theirs.named[i].worker_id == client->id;
+    uint64_t tokens = 0, offered = 0;
+    for (uint32_t i = 0; i < u->n_named; i++) tokens += u->named[i].tokens;
+    for (uint32_t i = 0; same && i < theirs.n_named; i++) {
+        if (theirs.named[i].worker_id != client->id) continue;
+        merged = true;
+        offered = theirs.named[i].tokens;
+    }
+    /* A round that upstream assigned again, for fewer workers, bounds the tokens. */
+    uint64_t given = 0;
+    for (uint32_t i = 0; i < client->given_last.n_ranges; i++) given += client->given_last.ranges[i].count;
+    bool bounded = offered == given * c->toy.sample_tokens && offered < tokens;
+    if (merged && u->n_named && tokens != offered && !bounded)
+        sim_check_fail(c, "fragment %u version %llu: the region names deltas of %llu tokens, its own had %llu",
+                       u->fragment, (unsigned long long)u->version, (unsigned long long)tokens,
+                       (unsigned long long)offered);
     if (merged && !u->n_named)
         sim_check_fail(c, "fragment %u version %llu: upstream merged deltas that the region gives back", u->fragment,
                        (unsigned long long)u->version);

@@ -53,6 +53,7 @@ static bool port_values(void *ctx, uint64_t round, float *values, struct delta_s
         return false;
     }
     const float *theta = outer_loop_theta(r->loop);
+    r->again_rounds += r->core.again;
     sim_check_region_tokens(r->up->check, r->client, sum->tokens);
     sim_check_worker_trained(r->up->check, r->client, outer_loop_assignment(r->loop),
                              outer_loop_assignment(r->loop)->steps, theta, r->core.again ? theta : values);

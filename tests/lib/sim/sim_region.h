@@ -23,7 +23,8 @@ struct sim_region {
     float *values;
     uint64_t wake_us, life;
     struct sim_disk disk;
-    uint64_t idle_us; /* since when no worker is here; 0: some are */
+    uint64_t again_rounds; /* deltas that were only a residual */
+    uint64_t idle_us;      /* since when no worker is here; 0: some are */
 };
 
 /* Makes cluster `down` a region, in the place of worker `client` of `up`. */
