@@ -15,7 +15,7 @@ static bool needs_host(const struct msg *m)
     return m->type == MSG_CONFIG || m->type == MSG_UPLOAD || m->type == MSG_WELCOME;
 }
 
-/* Handles what has arrived, sends what is due. Returns whether there is more to do before the host has the session. */
+/* Handles what has arrived, sends what is due. False: nothing more happens before the host has the session. */
 static bool exchange(struct worker_session *s)
 {
     while (atomic_load(&s->pump.computing) && outer_loop_exchanges(s->loop)) {
