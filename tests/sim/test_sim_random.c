@@ -5,7 +5,7 @@
  *   SIM_RUNS=n test_sim_random     runs n seeds; SIM_FROM=n sets the first
  *   SIM_HARSH=1                    draws more faults, with either of these
  *
- * ctest: timeout=180 */
+ * ctest: timeout=300 */
 
 #include "tests/lib/sim/sim_random.h"
 #include "tests/lib/test.h"
