@@ -1,5 +1,4 @@
 /* Rules of transfers, retries, presence and budgets. */
-#include <math.h>
 #include <string.h>
 
 #include "common/base/minmax.h"

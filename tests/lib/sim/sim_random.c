@@ -431,6 +431,7 @@ enum status sim_random_run(uint64_t seed, unsigned flags, FILE *explain, struct 
     outcome->checks = sim_check_counts(c->check);
     outcome->net = sim_net_counts(c->net);
     outcome->kills = p.kills;
+    outcome->long_works = c->long_works;
     if (!outcome->ended && explain) {
         fprintf(explain, "seed %llu%s: %s\n", (unsigned long long)seed, calm ? " (calm)" : "", plan->text);
         sim_cluster_explain(c, explain);

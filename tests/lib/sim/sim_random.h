@@ -26,7 +26,7 @@ struct sim_random_outcome {
     struct sim_cluster_result result;
     struct sim_check_counts checks;
     struct sim_net_counts net;
-    uint64_t kills;
+    uint64_t kills, long_works;
 };
 
 enum sim_random_flags {
