@@ -330,7 +330,8 @@ size_t codec_open_room(const struct codec *codec)
     return codec->chain.n_bytes ? codec->bounds[0] : 0;
 }
 
-enum status codec_open(struct codec *codec, const uint8_t *src, size_t size, uint8_t *room, struct codec_view *view)
+enum status codec_open_again(struct codec *codec, const uint8_t *src, size_t size, uint8_t *room,
+                             struct codec_view *view)
 {
     const struct codec_chain *chain = &codec->chain;
     const struct payload_shape shape = {.width = chain->value.stage->width};
@@ -341,9 +342,15 @@ enum status codec_open(struct codec *codec, const uint8_t *src, size_t size, uin
         assert(size <= codec->bounds[i]);
         src = out;
     }
-    TRY(chain->value.stage->check(&chain->value, src, size));
     *view = (struct codec_view){.codec = codec, .payload = src, .size = size};
     return STATUS_OK;
+}
+
+enum status codec_open(struct codec *codec, const uint8_t *src, size_t size, uint8_t *room, struct codec_view *view)
+{
+    const struct value_ctx *v = &codec->chain.value;
+    TRY(codec_open_again(codec, src, size, room, view));
+    return v->stage->check(v, view->payload, view->size);
 }
 
 void codec_view_decode(const struct codec_view *view, size_t part, float *x)

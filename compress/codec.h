@@ -113,6 +113,9 @@ size_t codec_open_room(const struct codec *codec);
  * - Not thread-safe on one codec that has byte stages. Views are thread-safe. */
 enum status codec_open(struct codec *codec, const uint8_t *src, size_t size, uint8_t *room,
                        struct codec_view *view) MUST_CHECK;
+/* The same for a payload that codec_open has accepted before, and that has not changed since: it is not checked again. */
+enum status codec_open_again(struct codec *codec, const uint8_t *src, size_t size, uint8_t *room,
+                             struct codec_view *view) MUST_CHECK;
 /* Below, x, acc and weight point at the part's first coordinate and hold part.to - part.from floats. x = decoded values
  * of the part. */
 void codec_view_decode(const struct codec_view *view, size_t part, float *x);

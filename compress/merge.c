@@ -116,7 +116,8 @@ bool merge_needs_all(const struct merger *m, const struct codec *codec)
 
 enum status merge_open(struct codec *codec, struct merge_delta *delta)
 {
-    return codec_open(codec, delta->payload, delta->size, delta->room, &delta->view);
+    return (delta->checked ? codec_open_again : codec_open)(codec, delta->payload, delta->size, delta->room,
+                                                            &delta->view);
 }
 
 static uint32_t n_tensors(const struct merge *merge)

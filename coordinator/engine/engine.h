@@ -37,6 +37,8 @@ struct engine_options {
     const char *const *changes; /* [n_changes] "train.max_steps=900": values that the run takes from now on; borrowed */
     size_t n_changes;
     uint64_t rounds_reported; /* rounds already reported by an event; recovery reports the later ones */
+    uint64_t held_most;       /* bytes of deltas that stay in memory until they are merged; 0: all are spooled */
+    uint64_t chunks_most;     /* bytes of encoded chunks that are kept for other workers; 0: as few as possible */
 };
 
 /* Starts a run, or continues the run in the store. INVALID: the run has other settings (the text names the keys), or a
