@@ -360,6 +360,13 @@ void codec_view_decode(const struct codec_view *view, size_t part, float *x)
     v->stage->decode(v, view->payload, view->size, codec_part(view->codec, part), x);
 }
 
+size_t codec_view_list(const struct codec_view *view, size_t part, uint32_t *index, float *value)
+{
+    assert(part < codec_parts(view->codec));
+    const struct value_ctx *v = &view->codec->chain.value;
+    return v->stage->list(v, view->payload, view->size, codec_part(view->codec, part), index, value);
+}
+
 void codec_views_add(const struct codec_addend *from, size_t n, size_t part, float *acc, float *weight)
 {
     if (!n) return;

@@ -119,6 +119,9 @@ enum status codec_open_again(struct codec *codec, const uint8_t *src, size_t siz
 /* Below, x, acc and weight point at the part's first coordinate and hold part.to - part.from floats. x = decoded values
  * of the part. */
 void codec_view_decode(const struct codec_view *view, size_t part, float *x);
+/* codec_sparse: the coordinates of the part that the payload carries, ascending from 0, and their values as codec_view_decode
+ * gives them. The others decode to -0. Returns their number; both arrays have room for the whole part. */
+size_t codec_view_list(const struct codec_view *view, size_t part, uint32_t *index, float *value);
 /* acc[i] += a * value, as codec_decode_axpy. */
 void codec_view_axpy(const struct codec_view *view, size_t part, float a, float *acc);
 /* Same, and weight[i] += a for each coordinate that the payload carries: acc / weight is then the mean over the senders

@@ -96,6 +96,9 @@ struct value_stage {
     /* x = values of one part of the payload src[size]; x, acc and weight point at coordinate part.from. Several threads
      * call these functions at the same time: they only read ctx and write only their output. */
     void (*decode)(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part, float *x);
+    /* codec_view_list. NULL: every payload carries every coordinate. */
+    size_t (*list)(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part,
+                   uint32_t *index, float *value);
     /* acc[i] = acc[i] + a * x[i], two roundings. NULL: the stage has `add`. */
     void (*decode_axpy)(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, struct codec_part part,
                         float *acc);

@@ -291,6 +291,54 @@ void topk_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, s
     put_payloads(STORE, ctx, &all, 1, part, x, NULL);
 }
 
+/* Appends the values of one chunk that begins at coordinate `from` of the part. */
+static size_t list_chunk(struct topk_stream *s, enum topk_values kind, size_t from, uint32_t *index, float *value)
+{
+    size_t n = 0;
+    struct topk_slice slice;
+    while (s->left) {
+        topk_streams_read(&s, &slice, 1, kind);
+        const struct output out = {.a = 1.0f, .x = value + n};
+        for (uint32_t i = 0; i < slice.n; i++) {
+            index[n + i] = (uint32_t)from + slice.index[i];
+            slice.index[i] = (uint16_t)i; /* the values lie end to end */
+        }
+        put_slice(STORE, kind, &s->scales, &slice, &out);
+        n += slice.n;
+    }
+    return n;
+}
+
+size_t topk_list(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part, uint32_t *index,
+                 float *value)
+{
+    const struct topk_plan *plan = ctx->plan;
+    enum topk_values kind = (enum topk_values)ctx->param[TOPK_VALUES];
+    struct topk_walk walk = topk_walk_part(ctx, part.index);
+    struct topk_lookups lookups;
+    struct topk_stream stream;
+    struct topk_item item;
+    size_t n = 0;
+    lookups.n = 0;
+    if (plan->n_groups) {
+        size_t start = group_start(plan, src, size, part.index);
+        stream = topk_stream_of(src + start, size - start, &lookups);
+    }
+    while (topk_walk_next(&walk, &item) && item.from < part.to) {
+        size_t from = item.from - part.from;
+        if (item.k) {
+            (void)topk_stream_chunk(&stream, kind, &item);
+            n += list_chunk(&stream, kind, from, index + n, value + n);
+            continue;
+        }
+        const struct output out = {.a = 1.0f, .x = value + n};
+        put_dense(STORE, src + 2 * item.dense, item.length, &out);
+        for (size_t i = 0; i < item.length; i++) index[n++] = (uint32_t)(from + i);
+    }
+    assert(n <= part.to - part.from);
+    return n;
+}
+
 void topk_add(const struct value_ctx *ctx, const struct codec_addend *from, size_t n, struct codec_part part,
               float *acc, float *weight)
 {

@@ -47,7 +47,7 @@ def measure(bin_folder: str, args: argparse.Namespace, row: tuple[Any, ...]) -> 
     if io_threads:
         env["BENCH_IO_THREADS"] = str(io_threads)
         env["LD_PRELOAD"] = os.path.join(args.build, "lib", "libbench_io_threads.so")
-    with tempfile.TemporaryDirectory(dir=os.path.dirname(args.out)) as folder:
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         config, run, log = (os.path.join(folder, name) for name in ("run.yaml", "run", "log"))
         write_config(config, row)
         with open(log, "w") as output, subprocess.Popen(
@@ -96,10 +96,12 @@ def main() -> None:
     p.add_argument("build")
     p.add_argument("out")
     p.add_argument("--before")
-    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--rounds", type=int, default=4)
+    p.add_argument("--folder", help="for the run folders")
     p.add_argument("--only", default="", help="rows whose text contains this")
     p.add_argument("--small", action="store_true")
     args = p.parse_args()
+    args.folder = args.folder or os.path.dirname(args.out)
     print(f"{'seconds of CPU per GB of payload':34} {'':>5} " + " ".join(f"{n:>8}" for n in (*PHASES[:3], "up", "down")))
     rows: list[Row] = []
     for row in SMALL if args.small else ROWS + IO_ROWS:

@@ -9,8 +9,8 @@
  * - "merge": the last chunks of the last worker: its deliveries, merge, outer step, encoding, journal;
  * - "down": all workers download all updates.
  *
- * Output, one JSON object: bytes up and down of the measured rounds (the first round warms up), and for each phase its
- * seconds of wall time and of CPU:
+ * Output, one JSON object: bytes up and down of a round, and for each phase the seconds of wall time and of CPU of the
+ * measured round with the least in "main" (the first round warms up):
  * - "main": the main loop, and the threads of long calls: meanwhile the main loop only answers heartbeats;
  * - "pool": the other threads of merge and outer step;
  * - "io": ZeroMQ's I/O threads, which encrypt. */
@@ -373,12 +373,8 @@ static void end_phase(enum phase phase, struct usage *from, bool counts)
     double wall = (double)clock_monotonic_us() * 1e-6;
     settle();
     struct usage to = usage_now(), *used = &b.used[phase];
-    if (counts) {
-        used->wall += wall - from->wall;
-        used->main += to.main - from->main;
-        used->pool += to.pool - from->pool;
-        used->io += to.io - from->io;
-    }
+    struct usage now = {wall - from->wall, to.main - from->main, to.pool - from->pool, to.io - from->io};
+    if (counts && (!(used->wall > 0) || now.main < used->main)) *used = now;
     *from = usage_now();
 }
 
@@ -418,11 +414,12 @@ static void run_round(bool counts)
     }
     wait_until(downloaded, "an update did not arrive");
     end_phase(DOWN, &from, counts);
+    b.bytes_up = b.bytes_down = 0;
     for (uint64_t i = 0; i < b.n; i++) {
         struct worker *w = &b.workers[i];
         for (uint32_t f = 0; f < b.fragments; f++) {
-            if (counts) b.bytes_up += w->up[f].total;
-            if (counts) b.bytes_down += w->down[f].got;
+            b.bytes_up += w->up[f].total;
+            b.bytes_down += w->down[f].got;
             w->versions[f] = w->task.versions[f] + 1;
             w->up[f] = (struct flow){0};
         }

@@ -135,7 +135,8 @@ enum status rig_start(struct rig *r, struct err *err)
                                      .changes = r->changes,
                                      .n_changes = r->n_changes,
                                      .entropy = r->entropy++,
-                                     .rounds_reported = r->rounds_reported};
+                                     .rounds_reported = r->rounds_reported,
+                                     .held_most = r->held_most};
     struct engine_io io = {
         .ctx = r, .send = rig_send, .event = rig_event, .bytes = rig_bytes, .recovering = rig_recovering};
     io.meanwhile = rig_meanwhile;

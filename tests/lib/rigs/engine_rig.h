@@ -72,6 +72,7 @@ struct rig {
     char event_text[RIG_OUTBOX][256];
     size_t n_events;
     uint64_t rounds_reported;
+    uint64_t held_most; /* engine_options.held_most of the next start */
     const char *const *changes; /* [n_changes] of the next start */
     size_t n_changes;
     uint64_t socket, others; /* bytes up and down since the process started: the run's, and others (down: twice) */

@@ -159,9 +159,12 @@ void sim_cluster_coordinator_start(struct sim_cluster *c)
     c->dying = false;
     c->wake_us = UINT64_MAX;
     c->transport = sim_net_up(c->net, SIM_NET_LISTENER);
+    static const uint64_t held_most[] = {0, 1000, 1 << 20, 1 << 20};
     struct engine_options options = {.config = &c->config,
                                      .entropy = c->entropy + c->starts,
-                                     .rounds_reported = sim_check_rounds_reported(c->check)};
+                                     .rounds_reported = sim_check_rounds_reported(c->check),
+                                     .held_most = held_most[c->entropy % 4],
+                                     .chunks_most = c->entropy / 4 % 2 << 20};
     struct engine_io io = {.ctx = c, .send = coordinator_send, .event = coordinator_event, .bytes = coordinator_bytes};
     struct err err = {0};
     sim_check_note(c->check, now, "the coordinator started");
