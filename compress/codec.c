@@ -155,6 +155,11 @@ void codec_destroy(struct codec *codec)
     mem_free(codec);
 }
 
+void codec_use_pool(struct codec *codec, struct pool *pool, void *scratch, size_t each)
+{
+    codec->chain.value.pool = (struct codec_pool){pool, scratch, each / MEM_ALIGN * MEM_ALIGN};
+}
+
 const char *codec_spec(const struct codec *codec)
 {
     return codec->chain.spec;
@@ -256,7 +261,7 @@ static enum status encode_chain(struct codec *codec, struct pool *pool, const fl
     for (size_t i = 0; i < chain->n_bytes; i++) {
         last = i + 1 == chain->n_bytes;
         uint8_t *out = last ? dst : codec->between[i + 1];
-        TRY(chain->bytes[i]->encode(codec->work[i], &shape, codec->between[i], size, out,
+        TRY(chain->bytes[i]->encode(&v->pool, codec->work[i], &shape, codec->between[i], size, out,
                                     last ? cap : codec->bounds[i + 1], &size));
         assert(size <= codec->bounds[i + 1] && (!last || size <= cap));
         if (last) break;
@@ -338,7 +343,7 @@ enum status codec_open_again(struct codec *codec, const uint8_t *src, size_t siz
     for (size_t i = chain->n_bytes; i-- > 0;) {
         uint8_t *out = i == 0 && room ? room : codec->between[i];
         assert(out);
-        TRY(chain->bytes[i]->decode(codec->work[i], &shape, src, size, out, codec->bounds[i], &size));
+        TRY(chain->bytes[i]->decode(&chain->value.pool, codec->work[i], &shape, src, size, out, codec->bounds[i], &size));
         assert(size <= codec->bounds[i]);
         src = out;
     }

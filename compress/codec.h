@@ -78,6 +78,10 @@ enum status codec_decode(struct codec *codec, const uint8_t *src, size_t size, f
  * differ. */
 enum status codec_decode_axpy(struct codec *codec, float a, const uint8_t *src, size_t size, float *acc) MUST_CHECK;
 
+/* From now on encoding and opening may run jobs on this pool, whose threads have `each` bytes of scratch memory each, in
+ * order. The results are the same. Codecs that are not used at the same time may share both; they are borrowed. */
+void codec_use_pool(struct codec *codec, struct pool *pool, void *scratch, size_t each);
+
 /* ---- in parts, for several threads ----------------------------------------------------------------------------------
  *
  * A codec cuts its fragment into parts: ranges [from, to) of coordinates, end to end, about 2^17 floats each. They

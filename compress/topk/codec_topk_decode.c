@@ -3,6 +3,8 @@
 
 #include <assert.h>
 
+#include "common/base/pool.h"
+
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
 
 /* Offset of group `index`; of the end of the payload for index = n_groups. The payload holds at least the offsets. */
@@ -112,6 +114,37 @@ static enum status check_groups(struct group_check *groups, size_t n, enum topk_
     }
 }
 
+struct check_job {
+    const struct value_ctx *ctx;
+    const uint8_t *src;
+    size_t size;
+    enum status status[POOL_THREADS_MAX]; /* by thread */
+};
+
+/* Checks groups from .. to, the lanes side by side. */
+static enum status check_range(const struct check_job *job, size_t from, size_t to)
+{
+    struct topk_lookups lookups;
+    lookups.n = 0;
+    for (size_t i = from; i < to; i += TOPK_LANES) {
+        struct group_check lanes[TOPK_LANES];
+        size_t n = to - i < TOPK_LANES ? to - i : TOPK_LANES;
+        topk_lookups_reserve(&lookups, n);
+        for (size_t l = 0; l < n; l++) TRY(open_group(job->ctx, i + l, job->src, job->size, &lookups, &lanes[l]));
+        TRY(check_groups(lanes, n, (enum topk_values)job->ctx->param[TOPK_VALUES]));
+        for (size_t l = 0; l < n; l++) TRY(check_group_end(&lanes[l]));
+    }
+    return STATUS_OK;
+}
+
+static void check_share(void *ctx, int thread, int threads)
+{
+    struct check_job *job = ctx;
+    size_t from, to;
+    pool_share(((const struct topk_plan *)job->ctx->plan)->n_groups, TOPK_LANES, thread, threads, &from, &to);
+    job->status[thread] = check_range(job, from, to);
+}
+
 enum status topk_check(const struct value_ctx *ctx, const uint8_t *src, size_t size)
 {
     const struct topk_plan *plan = ctx->plan;
@@ -121,16 +154,9 @@ enum status topk_check(const struct value_ctx *ctx, const uint8_t *src, size_t s
     TRY(codec_bf16.check(&part, src, dense));
     if (!groups) return size == dense ? STATUS_OK : STATUS_CORRUPT;
     if (size - dense < TOPK_OFFSET * (groups - 1)) return STATUS_CORRUPT;
-    struct topk_lookups lookups;
-    lookups.n = 0;
-    for (size_t i = 0; i < groups; i += TOPK_LANES) {
-        struct group_check lanes[TOPK_LANES];
-        size_t n = groups - i < TOPK_LANES ? groups - i : TOPK_LANES;
-        topk_lookups_reserve(&lookups, n);
-        for (size_t l = 0; l < n; l++) TRY(open_group(ctx, i + l, src, size, &lookups, &lanes[l]));
-        TRY(check_groups(lanes, n, (enum topk_values)ctx->param[TOPK_VALUES]));
-        for (size_t l = 0; l < n; l++) TRY(check_group_end(&lanes[l]));
-    }
+    struct check_job job = {.ctx = ctx, .src = src, .size = size};
+    pool_run_if(ctx->pool.pool, groups > TOPK_LANES, check_share, &job);
+    for (int t = 0; t < POOL_THREADS_MAX; t++) TRY(job.status[t]); /* of the first bad group */
     return STATUS_OK;
 }
 

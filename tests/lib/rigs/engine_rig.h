@@ -23,6 +23,7 @@ struct rig_access {
 /* The engine's io for long work; ctx: the rig. The same. */
 extern void (*rig_meanwhile)(void *ctx, uint64_t bytes, void (*work)(void *arg), void *arg);
 extern const struct rig_access *rig_access;
+extern uint64_t rig_held_most; /* engine_options.held_most of the next start; at first 0 */
 
 /* Or-ed to the flags of all tensors (enum layout_flags). A test sets it before rig_open and clears it at its end. */
 extern uint32_t rig_layout_flags;
@@ -72,7 +73,6 @@ struct rig {
     char event_text[RIG_OUTBOX][256];
     size_t n_events;
     uint64_t rounds_reported;
-    uint64_t held_most; /* engine_options.held_most of the next start */
     const char *const *changes; /* [n_changes] of the next start */
     size_t n_changes;
     uint64_t socket, others; /* bytes up and down since the process started: the run's, and others (down: twice) */
