@@ -343,7 +343,8 @@ enum status codec_open_again(struct codec *codec, const uint8_t *src, size_t siz
     for (size_t i = chain->n_bytes; i-- > 0;) {
         uint8_t *out = i == 0 && room ? room : codec->between[i];
         assert(out);
-        TRY(chain->bytes[i]->decode(&chain->value.pool, codec->work[i], &shape, src, size, out, codec->bounds[i], &size));
+        TRY(chain->bytes[i]->decode(&chain->value.pool, codec->work[i], &shape, src, size, out, codec->bounds[i],
+                                    &size));
         assert(size <= codec->bounds[i]);
         src = out;
     }

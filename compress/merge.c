@@ -247,51 +247,26 @@ CODEC_SIMD(squares, (const float *x, size_t n, double *restrict sum), (x, n, sum
     for (size_t k = 0; i < n; i++, k++) sum[k] += (double)x[i] * (double)x[i];
 }
 
-/* The values of one part of a delta: all of them, or those that it carries. */
-struct part_values {
-    float *x;              /* [n] */
-    const uint32_t *index; /* [n] coordinates of the part; NULL: all */
-    size_t n, next;        /* next: first value of the piece */
-};
-
-/* Decodes a part into scratch[2][part_max]. */
-static struct part_values values_of(const struct merge *merge, const struct codec_view *view, size_t p, float *scratch)
-{
-    uint32_t *index = (uint32_t *)(void *)(scratch + merge->m->part_max);
-    if (codec_sparse(merge->codec) && !merge->parameters)
-        return (struct part_values){.x = scratch, .index = index, .n = codec_view_list(view, p, index, scratch)};
-    codec_view_decode(view, p, scratch);
-    return (struct part_values){.x = scratch};
-}
-
-/* Adds a piece as `squares` does; values that were not sent add nothing. */
-static void add_squares(const struct merge *merge, struct codec_part part, const struct piece *at,
-                        struct part_values *v, double sum[LANES])
-{
-    size_t from = at->from - part.from, to = at->to - part.from;
-    if (!v->index) {
-        for (size_t k = from; merge->parameters && k < to; k++) v->x[k] = merge->theta[part.from + k] - v->x[k];
-        squares(v->x + from, to - from, sum);
-        return;
-    }
-    for (; v->next < v->n && v->index[v->next] < to; v->next++) {
-        double x = (double)v->x[v->next];
-        sum[(v->index[v->next] - from) % LANES] += x * x;
-    }
-}
-
-/* One thread computes all norms of a delta, so its sums have one order. */
+/* One thread computes all norms of a delta, so its sums have one order. Values that were not sent add nothing, so those
+ * that were are added as `squares` does. scratch: [2][part_max] */
 static void compute_norms(const struct merge *merge, const struct merge_delta *delta, double *norms, float *scratch)
 {
+    bool sparse = codec_sparse(merge->codec) && !merge->parameters;
+    uint32_t *index = (uint32_t *)(void *)(scratch + merge->m->part_max), tensor = 0;
     double sum[LANES] = {0};
-    uint32_t tensor = 0;
+    float *x = scratch;
     for (size_t p = 0, parts = codec_parts(merge->codec); p < parts; p++) {
         struct codec_part part = codec_part(merge->codec, p);
-        struct part_values values = values_of(merge, &delta->view, p, scratch);
+        size_t next = 0, n = sparse ? codec_view_list(&delta->view, p, index, x) : 0;
+        if (!sparse) codec_view_decode(&delta->view, p, x);
         for (struct piece at = {0}; next_tensor_range(merge, part, &at);) {
+            size_t from = at.from - part.from, to = at.to - part.from;
             if (at.tensor != tensor) memset(sum, 0, sizeof sum);
             tensor = at.tensor;
-            add_squares(merge, part, &at, &values, sum);
+            for (size_t k = from; merge->parameters && k < to; k++) x[k] = merge->theta[part.from + k] - x[k];
+            if (!sparse) squares(x + from, to - from, sum);
+            for (; next < n && index[next] < to; next++)
+                sum[(index[next] - from) % LANES] += (double)x[next] * (double)x[next];
             double all = 0;
             for (int k = 0; k < LANES; k++) all += sum[k];
             norms[tensor] = sqrt(all);

@@ -33,7 +33,7 @@ enum {
     POLL_US = 250000, /* between looks at the list of workers */
     DROPS_MAX = 64,
     RECOVERING_LINE_US = 3000000,
-    LOOK_US = 1000000,    /* between two checks that the run folder is still there */
+    LOOK_US = 1000000,     /* between two checks that the run folder is still there */
     HELD_MOST = 256 << 20, /* memory of deltas, and of encoded chunks */
     CHUNKS_MOST = 64 << 20,
     LONG_BYTES = 4 << 20, /* work on fewer bytes takes milliseconds, a thread for it some 50 us */

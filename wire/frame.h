@@ -24,7 +24,8 @@ struct frame {
     uint32_t crc;        /* of header and body, as checked */
 };
 
-/* Write the header before a body of `size` bytes that is already in place at dst + WIRE_HEADER. Returns the checksum. */
+/* Write the header before a body of `size` bytes that is already in place at dst + WIRE_HEADER. Returns the checksum.
+ */
 uint32_t frame_seal(uint8_t *dst, uint8_t version, uint8_t type, size_t size);
 /* The same for a body whose last `tail` bytes have the CRC32C `crc`: they are not read. */
 uint32_t frame_seal_tail(uint8_t *dst, uint8_t version, uint8_t type, size_t size, size_t tail, uint32_t crc);

@@ -43,7 +43,8 @@ static const char *body_fault(const struct msg_spec *spec, const void *body, con
     return spec->check ? spec->check(body) : NULL;
 }
 
-/* The data of a CHUNK are the last bytes of its frame. Their checksum follows from the frame's, without another pass. */
+/* The data of a CHUNK are the last bytes of its frame. Their checksum follows from the frame's, without another pass.
+ */
 static bool is_intact(const struct msg *m, const uint8_t *frame, size_t body, uint32_t crc)
 {
     return m->type != MSG_CHUNK || frame_tail_crc(frame, body, m->chunk.size, crc) == m->chunk.crc;

@@ -149,8 +149,7 @@ static void encode_share(void *ctx, int thread, int threads)
 static enum status encode_on_pool(const struct codec_pool *p, const struct payload_shape *shape, const uint8_t *src,
                                   size_t size, uint8_t *dst, size_t *size_p)
 {
-    struct encoding e = {
-        .shape = shape, .src = src, .size = size, .dst = dst, .scratch = p->scratch, .each = p->each};
+    struct encoding e = {.shape = shape, .src = src, .size = size, .dst = dst, .scratch = p->scratch, .each = p->each};
     struct writer w = writer_of(dst, 8);
     size_t end = 8;
     put_u64(&w, size);

@@ -153,8 +153,8 @@ static enum status write_delta(struct engine *e, const struct member *m, const s
     return engine_write(e, RECORD_DELTA, &delta, &payload, err);
 }
 
-/* Checks the payload of a complete delta. Returns 0 with its norm and its form in the journal, or the code and reason of a
- * refusal. */
+/* Checks the payload of a complete delta. Returns 0 with its norm and its form in the journal, or the code and reason
+ * of a refusal. */
 static uint16_t check_payload(struct engine *e, const struct upload *u, const uint8_t *delta, double *norm_p,
                               struct msg_offer *stored, char reason[WIRE_TEXT_MAX])
 {

@@ -98,7 +98,8 @@ static enum status read_snapshot(struct engine *e, const struct msg_chunk *chunk
     if (!size) return STATUS_OK;
     assert(at >= SNAPSHOT_HEAD_BYTES);
     at -= SNAPSHOT_HEAD_BYTES;
-    uint64_t first = at / sizeof(float), skip = at % sizeof(float), end = (at + size + sizeof(float) - 1) / sizeof(float);
+    uint64_t first = at / sizeof(float), skip = at % sizeof(float),
+             end = (at + size + sizeof(float) - 1) / sizeof(float);
     assert(end <= frag->count && (end - first) * sizeof(float) <= DOWNLOAD_CHUNK + 2 * sizeof(float));
     TRY(engine_snapshot_theta(e, info, frag->offset + first, e->floats, end - first, err));
     memcpy(dst, (const uint8_t *)e->floats + skip, size);

@@ -72,8 +72,8 @@ struct ledger {
 enum status ledger_init(struct ledger *l, struct config *config, const char *init_dir, struct err *err) MUST_CHECK;
 void ledger_finish(struct ledger *l);
 
-/* Appends a record (record_encode) and folds it in. payload: for RECORD_DELTA, after its head; its checksum, part.crc, is
- * right. RECORD_UPDATE: use ledger_close. */
+/* Appends a record (record_encode) and folds it in. payload: for RECORD_DELTA, after its head; its checksum, part.crc,
+ * is right. RECORD_UPDATE: use ledger_close. */
 enum status ledger_write(struct ledger *l, enum record_type type, const void *record, const struct store_part *payload,
                          struct err *err) MUST_CHECK;
 /* Merges a fragment, takes the outer step, appends the update with `clock` and folds it in. */

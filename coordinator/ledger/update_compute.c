@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/tensor/sum_squares.h"
 #include "common/config/codec_choice.h"
+#include "common/tensor/sum_squares.h"
 #include "compress/relay.h"
 #include "coordinator/ledger/delta_read.h"
 #include "coordinator/round/round_form.h"

@@ -2,8 +2,8 @@
  * cache of bounded size. A delta without a place lies in the spool until it is journaled, and is read from the journal
  * when it is merged.
  *
- * A place is a number from 1 on; 0: none. It is taken for the delta that arrives, then kept for the delta in the journal.
- * Kept places end when the delta is merged; when others need the room, the oldest ones end first. */
+ * A place is a number from 1 on; 0: none. It is taken for the delta that arrives, then kept for the delta in the
+ * journal. Kept places end when the delta is merged; when others need the room, the oldest ones end first. */
 #ifndef COORDINATOR_HELD_H
 #define COORDINATOR_HELD_H
 
@@ -16,11 +16,11 @@ struct held_place;
 
 /* Zeroed but for `most`: empty. */
 struct held {
-    uint64_t most, bytes;       /* the most bytes, and those now, of free places too */
-    struct held_place *places;  /* [n], number 1 first */
+    uint64_t most, bytes;      /* the most bytes, and those now, of free places too */
+    struct held_place *places; /* [n], number 1 first */
     uint32_t n, cap;
-    uint32_t oldest, newest;    /* kept places, by age */
-    uint32_t free_places;       /* a list of places without a delta; most have memory */
+    uint32_t oldest, newest; /* kept places, by age */
+    uint32_t free_places;    /* a list of places without a delta; most have memory */
 };
 
 void held_finish(struct held *h);

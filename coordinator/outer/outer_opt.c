@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/tensor/sum_squares.h"
 #include "common/tensor/apply.h"
+#include "common/tensor/sum_squares.h"
 #include "compress/codec_simd.h"
 
 static inline double gradient(const struct outer_in *in, size_t i)

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "common/base/hash.h"
-#include "common/tensor/sum_squares.h"
 #include "common/config/codec_choice.h"
 #include "common/tensor/apply.h"
+#include "common/tensor/sum_squares.h"
 #include "compress/codec_simd.h"
 #include "coordinator/outer/outer_opt.h"
 #include "coordinator/outer/outer_state.h"

@@ -45,7 +45,8 @@ bool download_next(const struct download *s, struct download_item *item, uint64_
 /* The caller sent `size` bytes of the chunk. Size 0: the object cannot be sent, the request is removed. */
 void download_sent(struct download *s, const struct download_item *item, uint64_t size);
 
-/* The lane was full: the next try waits until again_us. The wait doubles with each failure and halves with each sent chunk. */
+/* The lane was full: the next try waits until again_us. The wait doubles with each failure and halves with each sent
+ * chunk. */
 void download_full(struct download *s, uint64_t now_us);
 /* The worker has a new connection: ends the wait. */
 void download_resume(struct download *s);

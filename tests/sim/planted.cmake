@@ -35,9 +35,6 @@ atoll_planted(relayed_step_omitted worker/outer/apply_update.c
 atoll_planted(chunk_of_another_update coordinator/engine/state/chunk_cache.c
     "has->key != chunk->key ||"
     "")
-atoll_planted(delta_of_another_place coordinator/outer/held.c
-    "return p->use == KEPT && p->at.segment == ref.segment && p->at.offset == ref.offset ? p : NULL;"
-    "(void)ref; return p->use == KEPT ? p : NULL;")
 atoll_planted(own_delta_sent_back coordinator/engine/engine_data.c
     "s->own[offer.fragment] = (struct session_own){.round = offer.round + 1};"
     "(void)0;")

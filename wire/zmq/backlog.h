@@ -1,8 +1,8 @@
 /* Limits the bytes that ZeroMQ has queued for sending, per connection and in total.
  *
  * ZeroMQ's own limits count messages, and a chunk is as large as a thousand heartbeats. Each message is a
- * block, which several connections may share. ZeroMQ returns a connection's reference when the message is written to the
- * socket or the connection is gone; until then it counts for this connection.
+ * block, which several connections may share. ZeroMQ returns a connection's reference when the message is written to
+ * the socket or the connection is gone; until then it counts for this connection.
  *
  * - A connection may queue a quarter of the bytes that are free in total. One slow reader gets a long queue; n readers
  *   that fill together get about BACKLOG_BYTES / (n + 4) each.

@@ -120,8 +120,8 @@ struct session *session_by_bulk(const struct session_table *t, uint64_t peer);
 void session_seat(struct session_table *t, struct session *s, uint32_t member);
 void session_bind(struct session_table *t, struct session *s, uint64_t peer);
 
-/* Starts an upload in memory, and in the first free slot of the spool, whose size then follows the number of simultaneous
- * uploads of a fragment. A running upload keeps its place and slot. */
+/* Starts an upload in memory, and in the first free slot of the spool, whose size then follows the number of
+ * simultaneous uploads of a fragment. A running upload keeps its place and slot. */
 struct upload *session_upload(struct session_table *t, struct session *s, const struct msg_offer *offer);
 /* Ends an upload and frees its place and slot. */
 void session_upload_drop(struct session_table *t, uint32_t fragment, struct upload *u);

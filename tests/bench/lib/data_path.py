@@ -35,7 +35,7 @@ train: {{method: {'local-sgd' if up.startswith('topk') else 'diloco'}, max_steps
         batch_size: 1, eval_every: 0, fragments: {fragments}}}
 inner: {{optimizer: sgd, grad_clip: 0}}
 codec: {{up: "{up}", down: "{down}"}}
-coordinator: {{listen: "tcp://127.0.0.1:*", min_workers: {workers}}}
+coordinator: {{listen: "tcp://127.0.0.1:*", min_workers: {workers}, threads: 2}}
 checkpoint: {{every: 0}}
 """)
 
@@ -74,19 +74,22 @@ def measure(bin_folder: str, args: argparse.Namespace, row: tuple[Any, ...]) -> 
 def per_gb(row: Row, kind: str) -> dict[str, float]:
     """Seconds of CPU per GB of payload: of a phase, of uploads, of downloads."""
     up, down = row["bytes_up"] * 1e-9, row["bytes_down"] * 1e-9
+    if kind == "serial":  # the pool has one thread beside the main one, and they share its work equally
+        main, pool = per_gb(row, "main"), per_gb(row, "pool")
+        return {p: max(main[p] - pool[p], 0.0) for p in main}
     out = {p: row[p][kind] / (down if p == "down" else up) for p in PHASES}
     out["up"] = sum(out[p] for p in PHASES[:3])
     return out
 
 
 def show(name: str, row: Row) -> None:
-    for kind in ("main", "pool", "io"):
+    for kind in ("main", "serial", "pool", "io"):
         cells = per_gb(row, kind)
-        print(f"{name:34} {kind:>5} " + " ".join(f"{cells[p]:8.3f}" for p in (*PHASES[:3], "up", "down")), flush=True)
+        print(f"{name:34} {kind:>6} " + " ".join(f"{cells[p]:8.3f}" for p in (*PHASES[:3], "up", "down")), flush=True)
         name = ""
     wall = {p: row[p]["wall"] for p in PHASES}
     wall["up"] = sum(wall[p] for p in PHASES[:3])
-    print(f"{'':34} {'GB/s':>5} " + " ".join(
+    print(f"{'':34} {'GB/s':>6} " + " ".join(
         f"{row['bytes_down' if p == 'down' else 'bytes_up'] * 1e-9 / wall[p]:8.3f}" for p in (*PHASES[:3], "up", "down")),
           flush=True)
 
@@ -102,7 +105,7 @@ def main() -> None:
     p.add_argument("--small", action="store_true")
     args = p.parse_args()
     args.folder = args.folder or os.path.dirname(args.out)
-    print(f"{'seconds of CPU per GB of payload':34} {'':>5} " + " ".join(f"{n:>8}" for n in (*PHASES[:3], "up", "down")))
+    print(f"{'seconds of CPU per GB of payload':34} {'':>6} " + " ".join(f"{n:>8}" for n in (*PHASES[:3], "up", "down")))
     rows: list[Row] = []
     for row in SMALL if args.small else ROWS + IO_ROWS:
         up, down, workers, fragments, params, io_threads = row

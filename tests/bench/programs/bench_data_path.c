@@ -1,5 +1,5 @@
-/* The workers of `./run bench data-path`: they send noise through a real coordinator over CURVE, and read the CPU time of
- * its threads between the phases of a round.
+/* The workers of `./run bench data-path`: they send noise through a real coordinator over CURVE, and read the CPU time
+ * of its threads between the phases of a round.
  *
  * Usage: bench_data_path --join LINE --pid PID --workers N --rounds R --fragments F --params P --up SPEC
  *
@@ -56,8 +56,9 @@ struct worker {
     uint64_t session, beat_us, echoed_us, config_hash;
     uint8_t state;
     bool bound;
-    struct msg_assign task, next; /* of this round; the newest, which may come before the round's updates are asked for */
-    uint64_t begun, offered;      /* rounds that it has begun; that the coordinator has assigned */
+    struct msg_assign task,
+        next;                /* of this round; the newest, which may come before the round's updates are asked for */
+    uint64_t begun, offered; /* rounds that it has begun; that the coordinator has assigned */
     uint64_t versions[FRAGMENTS_MAX];
     struct flow up[FRAGMENTS_MAX], down[FRAGMENTS_MAX];
 };
@@ -281,7 +282,8 @@ static bool pump(void)
         const uint8_t *data;
         size_t size;
         struct err err = {0};
-        for (int k = 0; k < 16 && w->transport->ops->recv(w->transport, 0, &peer, &lane, &data, &size) == STATUS_OK; k++) {
+        for (int k = 0; k < 16 && w->transport->ops->recv(w->transport, 0, &peer, &lane, &data, &size) == STATUS_OK;
+             k++) {
             if (msg_decode(&m, data, size, &err) != STATUS_OK) die(err.msg);
             on_message(w);
             moved = true;
@@ -469,8 +471,7 @@ static void join(void)
         struct worker *w = &b.workers[i];
         w->self.fresh = true;
         snprintf(w->self.name, sizeof w->self.name, "worker-%02u", (unsigned)i);
-        if (transport_key_make(&w->self.key, &err) ||
-            transport_zmq_dial(&w->transport, &address, &w->self, &err))
+        if (transport_key_make(&w->self.key, &err) || transport_zmq_dial(&w->transport, &address, &w->self, &err))
             die(err.msg);
     }
     wait_until(is_bound, "the coordinator does not answer");

@@ -138,9 +138,8 @@ enum status rig_start(struct rig *r, struct err *err)
                                      .entropy = r->entropy++,
                                      .rounds_reported = r->rounds_reported,
                                      .held_most = rig_held_most};
-    struct engine_io io = {
-        .ctx = r, .send = rig_send, .event = rig_event, .bytes = rig_bytes, .recovering = rig_recovering};
-    io.meanwhile = rig_meanwhile;
+    struct engine_io io = {.ctx = r, .send = rig_send, .event = rig_event, .bytes = rig_bytes};
+    io.recovering = rig_recovering, io.meanwhile = rig_meanwhile;
     if (rig_access) {
         io.peer = rig_access->peer;
         io.enrol = rig_access->enrol;

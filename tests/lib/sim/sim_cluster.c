@@ -159,7 +159,7 @@ void sim_cluster_coordinator_start(struct sim_cluster *c)
     c->dying = false;
     c->wake_us = UINT64_MAX;
     c->transport = sim_net_up(c->net, SIM_NET_LISTENER);
-    static const uint64_t held_most[] = {0, 1000, 1 << 20, 1 << 20};
+    static const uint64_t held_most[] = {0, 1000, 4000, 1 << 20};
     struct engine_options options = {.config = &c->config,
                                      .entropy = c->entropy + c->starts,
                                      .rounds_reported = sim_check_rounds_reported(c->check),

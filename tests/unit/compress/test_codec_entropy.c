@@ -140,7 +140,8 @@ TEST(test_stage_follows_documented_format)
             huffman_count(bytes, n, count);
             huffman_lengths(count, lengths);
             want = slow_block(bytes, n, lengths, expected);
-            assert_int_equal(codec_huff.encode(&no_pool, work, &shape, bytes, n, packed, sizeof packed, &size), STATUS_OK);
+            assert_int_equal(codec_huff.encode(&no_pool, work, &shape, bytes, n, packed, sizeof packed, &size),
+                             STATUS_OK);
             if (want - 13 >= n) { /* not smaller: raw */
                 assert_int_equal(size, 13 + n);
                 assert_int_equal(packed[12], 0);
@@ -159,7 +160,8 @@ TEST(test_stage_follows_documented_format)
                                                                          3,  0, 0, 1, 1, 5};
     const struct payload_shape sections = {.width = 1, .n_sections = 1, .section = {{.to = 7, .width = 2}}};
     size_t size;
-    assert_int_equal(codec_huff.encode(&no_pool, work, &sections, in, sizeof in, packed, sizeof packed, &size), STATUS_OK);
+    assert_int_equal(codec_huff.encode(&no_pool, work, &sections, in, sizeof in, packed, sizeof packed, &size),
+                     STATUS_OK);
     assert_int_equal(size, sizeof out);
     assert_memory_equal(packed, out, size);
     mem_free(work);
@@ -260,7 +262,8 @@ TEST(test_hostile_bytes_are_safe)
         size_t size;
         fill((enum kind)kind, bytes, RAW);
         memset(packed, 0, sizeof packed);
-        assert_int_equal(codec_huff.encode(&no_pool, work, &shape, bytes, RAW, packed, sizeof packed, &size), STATUS_OK);
+        assert_int_equal(codec_huff.encode(&no_pool, work, &shape, bytes, RAW, packed, sizeof packed, &size),
+                         STATUS_OK);
         assert_int_equal(decode_checked(work, packed, size, RAW), STATUS_OK);
         for (size_t cut = 0; cut < size; cut++)
             assert_int_equal(decode_checked(work, packed, cut, RAW), STATUS_CORRUPT);
