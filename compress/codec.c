@@ -155,6 +155,11 @@ void codec_destroy(struct codec *codec)
     mem_free(codec);
 }
 
+void codec_use_pool(struct codec *codec, struct pool *pool, void *scratch, size_t each)
+{
+    codec->chain.value.pool = (struct codec_pool){pool, scratch, each / MEM_ALIGN * MEM_ALIGN};
+}
+
 const char *codec_spec(const struct codec *codec)
 {
     return codec->chain.spec;
@@ -256,7 +261,7 @@ static enum status encode_chain(struct codec *codec, struct pool *pool, const fl
     for (size_t i = 0; i < chain->n_bytes; i++) {
         last = i + 1 == chain->n_bytes;
         uint8_t *out = last ? dst : codec->between[i + 1];
-        TRY(chain->bytes[i]->encode(codec->work[i], &shape, codec->between[i], size, out,
+        TRY(chain->bytes[i]->encode(&v->pool, codec->work[i], &shape, codec->between[i], size, out,
                                     last ? cap : codec->bounds[i + 1], &size));
         assert(size <= codec->bounds[i + 1] && (!last || size <= cap));
         if (last) break;
@@ -330,20 +335,28 @@ size_t codec_open_room(const struct codec *codec)
     return codec->chain.n_bytes ? codec->bounds[0] : 0;
 }
 
-enum status codec_open(struct codec *codec, const uint8_t *src, size_t size, uint8_t *room, struct codec_view *view)
+enum status codec_open_again(struct codec *codec, const uint8_t *src, size_t size, uint8_t *room,
+                             struct codec_view *view)
 {
     const struct codec_chain *chain = &codec->chain;
     const struct payload_shape shape = {.width = chain->value.stage->width};
     for (size_t i = chain->n_bytes; i-- > 0;) {
         uint8_t *out = i == 0 && room ? room : codec->between[i];
         assert(out);
-        TRY(chain->bytes[i]->decode(codec->work[i], &shape, src, size, out, codec->bounds[i], &size));
+        TRY(chain->bytes[i]->decode(&chain->value.pool, codec->work[i], &shape, src, size, out, codec->bounds[i],
+                                    &size));
         assert(size <= codec->bounds[i]);
         src = out;
     }
-    TRY(chain->value.stage->check(&chain->value, src, size));
     *view = (struct codec_view){.codec = codec, .payload = src, .size = size};
     return STATUS_OK;
+}
+
+enum status codec_open(struct codec *codec, const uint8_t *src, size_t size, uint8_t *room, struct codec_view *view)
+{
+    const struct value_ctx *v = &codec->chain.value;
+    TRY(codec_open_again(codec, src, size, room, view));
+    return v->stage->check(v, view->payload, view->size);
 }
 
 void codec_view_decode(const struct codec_view *view, size_t part, float *x)
@@ -351,6 +364,13 @@ void codec_view_decode(const struct codec_view *view, size_t part, float *x)
     assert(part < codec_parts(view->codec));
     const struct value_ctx *v = &view->codec->chain.value;
     v->stage->decode(v, view->payload, view->size, codec_part(view->codec, part), x);
+}
+
+size_t codec_view_list(const struct codec_view *view, size_t part, uint32_t *index, float *value)
+{
+    assert(part < codec_parts(view->codec));
+    const struct value_ctx *v = &view->codec->chain.value;
+    return v->stage->list(v, view->payload, view->size, codec_part(view->codec, part), index, value);
 }
 
 void codec_views_add(const struct codec_addend *from, size_t n, size_t part, float *acc, float *weight)

@@ -78,6 +78,10 @@ enum status codec_decode(struct codec *codec, const uint8_t *src, size_t size, f
  * differ. */
 enum status codec_decode_axpy(struct codec *codec, float a, const uint8_t *src, size_t size, float *acc) MUST_CHECK;
 
+/* From now on encoding and opening may run jobs on this pool, whose threads have `each` bytes of scratch memory each,
+ * in order. The results are the same. Codecs that are not used at the same time may share both; they are borrowed. */
+void codec_use_pool(struct codec *codec, struct pool *pool, void *scratch, size_t each);
+
 /* ---- in parts, for several threads ----------------------------------------------------------------------------------
  *
  * A codec cuts its fragment into parts: ranges [from, to) of coordinates, end to end, about 2^17 floats each. They
@@ -113,9 +117,17 @@ size_t codec_open_room(const struct codec *codec);
  * - Not thread-safe on one codec that has byte stages. Views are thread-safe. */
 enum status codec_open(struct codec *codec, const uint8_t *src, size_t size, uint8_t *room,
                        struct codec_view *view) MUST_CHECK;
+/* The same for a payload that codec_open has accepted before, and that has not changed since: it is not checked again.
+ */
+enum status codec_open_again(struct codec *codec, const uint8_t *src, size_t size, uint8_t *room,
+                             struct codec_view *view) MUST_CHECK;
 /* Below, x, acc and weight point at the part's first coordinate and hold part.to - part.from floats. x = decoded values
  * of the part. */
 void codec_view_decode(const struct codec_view *view, size_t part, float *x);
+/* codec_sparse: the coordinates of the part that the payload carries, ascending from 0, and their values as
+ * codec_view_decode gives them. The others decode to -0. Returns their number; both arrays have room for the whole
+ * part. */
+size_t codec_view_list(const struct codec_view *view, size_t part, uint32_t *index, float *value);
 /* acc[i] += a * value, as codec_decode_axpy. */
 void codec_view_axpy(const struct codec_view *view, size_t part, float a, float *acc);
 /* Same, and weight[i] += a for each coordinate that the payload carries: acc / weight is then the mean over the senders

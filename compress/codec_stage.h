@@ -38,6 +38,19 @@ struct payload_shape {
     } section[PAYLOAD_SECTIONS];
 };
 
+/* Threads that a stage may use, each with memory of its own; pool NULL: none. */
+struct codec_pool {
+    struct pool *pool;
+    uint8_t *scratch; /* [threads][each], MEM_ALIGN-aligned */
+    size_t each;
+};
+
+/* The pool, if there is one whose threads have `need` bytes each. */
+static inline struct pool *codec_pool_with(const struct codec_pool *p, size_t need)
+{
+    return p->each >= need ? p->pool : NULL;
+}
+
 /* A value stage configured for one fragment. */
 struct value_ctx {
     const struct value_stage *stage;
@@ -46,6 +59,7 @@ struct value_ctx {
     uint32_t param[3];              /* defined by the stage, set by parse */
     void *scratch;                  /* stage->scratch bytes, MEM_ALIGN-aligned, for encode only; NULL if 0 */
     void *plan;                     /* stage->plan bytes, filled by prepare, then read-only; NULL if 0 */
+    struct codec_pool pool;         /* for encode and check */
 };
 
 struct value_stage {
@@ -96,6 +110,9 @@ struct value_stage {
     /* x = values of one part of the payload src[size]; x, acc and weight point at coordinate part.from. Several threads
      * call these functions at the same time: they only read ctx and write only their output. */
     void (*decode)(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part, float *x);
+    /* codec_view_list. NULL: every payload carries every coordinate. */
+    size_t (*list)(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part,
+                   uint32_t *index, float *value);
     /* acc[i] = acc[i] + a * x[i], two roundings. NULL: the stage has `add`. */
     void (*decode_axpy)(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, struct codec_part part,
                         float *acc);
@@ -109,12 +126,12 @@ struct byte_stage {
     const char *name, *help;
     size_t (*bound)(size_t raw); /* largest output for at most `raw` input bytes */
     size_t scratch;              /* bytes of working memory */
-    /* src[size], size <= raw_max. LIMIT: the output does not fit dst[cap]. */
-    enum status (*encode)(void *scratch, const struct payload_shape *shape, const uint8_t *src, size_t size,
-                          uint8_t *dst, size_t cap, size_t *size_p);
+    /* src[size], size <= raw_max. LIMIT: the output does not fit dst[cap]. The bytes are the same with any pool. */
+    enum status (*encode)(const struct codec_pool *pool, void *scratch, const struct payload_shape *shape,
+                          const uint8_t *src, size_t size, uint8_t *dst, size_t cap, size_t *size_p);
     /* CORRUPT unless encode could have made these bytes from at most cap bytes. */
-    enum status (*decode)(void *scratch, const struct payload_shape *shape, const uint8_t *src, size_t size,
-                          uint8_t *dst, size_t cap, size_t *size_p);
+    enum status (*decode)(const struct codec_pool *pool, void *scratch, const struct payload_shape *shape,
+                          const uint8_t *src, size_t size, uint8_t *dst, size_t cap, size_t *size_p);
 };
 
 /* Declares codec_fp32 and the other stages. */

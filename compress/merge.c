@@ -18,7 +18,7 @@ static const double rda_least = 1e-4; /* a shorter mean of unit vectors has no d
 /* merge.clip auto, in medians. Gradients of small batches (ddp) scatter more than deltas. */
 static const double whole_delta = 1.2, tensor_delta = 4, whole_gradient = 4, tensor_gradient = 16;
 
-/* A job for the pool: adds these deltas to every part. */
+/* A job for the pool: adds `count` deltas to every part. */
 struct merge_job {
     struct merge *merge;
     const struct merge_delta *deltas;
@@ -117,17 +117,13 @@ bool merge_needs_all(const struct merger *m, const struct codec *codec)
 
 enum status merge_open(struct codec *codec, struct merge_delta *delta)
 {
-    return codec_open(codec, delta->payload, delta->size, delta->room, &delta->view);
+    return (delta->checked ? codec_open_again : codec_open)(codec, delta->payload, delta->size, delta->room,
+                                                            &delta->view);
 }
 
 static uint32_t n_tensors(const struct merge *merge)
 {
     return merge->layout->fragments[merge->fragment].n_tensors;
-}
-
-static bool next_piece(const struct merge *merge, struct codec_part part, struct tensor_piece *piece)
-{
-    return tensor_piece_next(merge->layout, merge->fragment, part, piece);
 }
 
 static bool clips(const struct merge *merge)
@@ -217,20 +213,26 @@ CODEC_SIMD(squares, (const float *x, size_t n, double *restrict sum), (x, n, sum
     for (size_t k = 0; i < n; i++, k++) sum[k] += (double)x[i] * (double)x[i];
 }
 
-/* One thread computes all norms of a delta, so its sums have one order. */
-static void compute_norms(const struct merge *merge, const struct merge_delta *delta, double *norms, float *x)
+/* One thread computes all norms of a delta, so its sums have one order. Values that were not sent add nothing, so those
+ * that were are added as `squares` does. scratch: [2][part_max] */
+static void compute_norms(const struct merge *merge, const struct merge_delta *delta, double *norms, float *scratch)
 {
+    bool sparse = codec_sparse(merge->codec) && !merge->parameters;
+    uint32_t *index = (uint32_t *)(void *)(scratch + merge->m->part_max), tensor = 0;
     double sum[LANES] = {0};
-    uint32_t tensor = 0;
+    float *x = scratch;
     for (size_t p = 0, parts = codec_parts(merge->codec); p < parts; p++) {
         struct codec_part part = codec_part(merge->codec, p);
-        codec_view_decode(&delta->view, p, x);
-        for (struct tensor_piece at = {0}; next_piece(merge, part, &at);) {
+        size_t next = 0, n = sparse ? codec_view_list(&delta->view, p, index, x) : 0;
+        if (!sparse) codec_view_decode(&delta->view, p, x);
+        for (struct tensor_piece at = {0}; tensor_piece_next(merge->layout, merge->fragment, part, &at);) {
+            size_t from = at.from - part.from, to = at.to - part.from;
             if (at.tensor != tensor) memset(sum, 0, sizeof sum);
             tensor = at.tensor;
-            for (size_t k = at.from; merge->parameters && k < at.to; k++)
-                x[k - part.from] = merge->theta[k] - x[k - part.from];
-            squares(x + (at.from - part.from), at.to - at.from, sum);
+            for (size_t k = from; merge->parameters && k < to; k++) x[k] = merge->theta[part.from + k] - x[k];
+            if (!sparse) squares(x + from, to - from, sum);
+            for (; next < n && index[next] < to; next++)
+                sum[(index[next] - from) % LANES] += (double)x[next] * (double)x[next];
             double all = 0;
             for (int k = 0; k < LANES; k++) all += sum[k];
             norms[tensor] = sqrt(all);
@@ -351,7 +353,7 @@ static double scale_of(const struct merge_delta *delta)
 
 static bool clipped(const struct merge *merge, const double *factors, struct codec_part part)
 {
-    for (struct tensor_piece at = {0}; factors && next_piece(merge, part, &at);)
+    for (struct tensor_piece at = {0}; factors && tensor_piece_next(merge->layout, merge->fragment, part, &at);)
         if (factors[at.tensor] < 1) return true;
     return false;
 }
@@ -361,7 +363,7 @@ static bool clipped(const struct merge *merge, const double *factors, struct cod
 static void add_clipped(const struct merge *merge, const double *factors, struct codec_part part, double scale, float w,
                         const float *x, float *acc, float *weight)
 {
-    for (struct tensor_piece at = {0}; next_piece(merge, part, &at);) {
+    for (struct tensor_piece at = {0}; tensor_piece_next(merge->layout, merge->fragment, part, &at);) {
         double factor = factors ? factors[at.tensor] * scale : scale;
         float a = (float)((double)w * factor);
         for (size_t k = at.from; k < at.to; k++) {
@@ -395,7 +397,7 @@ CODEC_SIMD(move_towards, (float *restrict acc, const float *restrict x, float w,
 
 static void clip_parameters(const struct merge *merge, const double *factors, struct codec_part part, float *x)
 {
-    for (struct tensor_piece at = {0}; factors && next_piece(merge, part, &at);) {
+    for (struct tensor_piece at = {0}; factors && tensor_piece_next(merge->layout, merge->fragment, part, &at);) {
         double factor = factors[at.tensor];
         for (size_t k = at.from; factor < 1 && k < at.to; k++) {
             double theta = (double)merge->theta[k];
@@ -463,8 +465,7 @@ static void add_part(const struct merge_job *job, size_t p, float *scratch)
     for (uint32_t d = 0; d < job->count; d++) {
         const struct codec_view *view = &job->deltas[d].view;
         float w = weight_of(merge, &job->deltas[d]);
-        const double *factors = NULL;
-        if (clips(merge)) factors = factors_of(merge, merge->added + d);
+        const double *factors = clips(merge) ? factors_of(merge, merge->added + d) : NULL;
         double scale = scale_of(&job->deltas[d]);
         bool clip = scale < 1 || clipped(merge, factors, part);
         if (clip || g.n == ADDENDS) add_gathered(&g, p, acc, weight);
@@ -506,12 +507,12 @@ static void add_pieces(const struct merge_job *job, size_t p, bool again, float 
     const struct merge *merge = job->merge;
     const struct codec_part part = codec_part(merge->codec, p);
     const float *theta = merge->parameters ? merge->theta : NULL;
-    for (struct tensor_piece at = {0}; next_piece(merge, part, &at);)
+    for (struct tensor_piece at = {0}; tensor_piece_next(merge->layout, merge->fragment, part, &at);)
         for (size_t k = at.from; (!again || lengths(merge)[at.tensor] < 0) && k < at.to; k++) merge->acc[k] = -0.0f;
     for (uint32_t d = 0; d < job->count; d++) {
         const double *factors = factors_of(merge, d);
         codec_view_decode(&job->deltas[d].view, p, x);
-        for (struct tensor_piece at = {0}; next_piece(merge, part, &at);) {
+        for (struct tensor_piece at = {0}; tensor_piece_next(merge->layout, merge->fragment, part, &at);) {
             double length = lengths(merge)[at.tensor];
             size_t n = at.to - at.from;
             if (again && !(length < 0)) continue;
@@ -528,7 +529,8 @@ static void direct_part(const struct merge_job *job, size_t p, float *scratch)
 {
     const struct merge *merge = job->merge;
     add_pieces(job, p, false, scratch);
-    for (struct tensor_piece at = {0}; next_piece(merge, codec_part(merge->codec, p), &at);) {
+    for (struct tensor_piece at = {0};
+         tensor_piece_next(merge->layout, merge->fragment, codec_part(merge->codec, p), &at);) {
         double sum[LANES] = {0}, all = 0;
         squares(merge->acc + at.from, at.to - at.from, sum);
         for (int k = 0; k < LANES; k++) all += sum[k];
@@ -542,7 +544,8 @@ static void lengths_to_factors(const struct merge *merge)
     double *length = lengths(merge), sum = 0;
     uint32_t tensor = 0;
     for (size_t p = 0, parts = codec_parts(merge->codec); p < parts; p++)
-        for (struct tensor_piece at = {0}; next_piece(merge, codec_part(merge->codec, p), &at);) {
+        for (struct tensor_piece at = {0};
+             tensor_piece_next(merge->layout, merge->fragment, codec_part(merge->codec, p), &at);) {
             const struct fragment *frag = &merge->layout->fragments[merge->fragment];
             const struct tensor *t = &merge->layout->tensors[frag->first_tensor + at.tensor];
             if (at.tensor != tensor) sum = 0;
@@ -558,7 +561,8 @@ static void scale_part(const struct merge_job *job, size_t p, float *scratch)
 {
     const struct merge *merge = job->merge;
     bool again = false;
-    for (struct tensor_piece at = {0}; next_piece(merge, codec_part(merge->codec, p), &at);) {
+    for (struct tensor_piece at = {0};
+         tensor_piece_next(merge->layout, merge->fragment, codec_part(merge->codec, p), &at);) {
         double factor = lengths(merge)[at.tensor];
         again = again || factor < 0;
         for (size_t k = at.from; factor > 0 && k < at.to; k++) {

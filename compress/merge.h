@@ -51,6 +51,7 @@ struct merge_delta {
     size_t size;
     uint64_t tokens;
     double excess;          /* async: divides its values; 0: nothing does. Not for parameters */
+    bool checked;           /* codec_open has accepted these bytes before */
     uint8_t *room;          /* [codec_open_room], for this delta alone; unused if that is 0 */
     struct codec_view view; /* filled by merge_open */
 };

@@ -34,8 +34,10 @@ enum {
     POLL_US = 250000, /* between looks at the list of workers */
     DROPS_MAX = 64,
     RECOVERING_LINE_US = 3000000,
-    LOOK_US = 1000000,    /* between two checks that the run folder is still there */
-    ANSWER_US = 100000,   /* work that takes longer is interrupted by answers */
+    LOOK_US = 1000000,     /* between two checks that the run folder is still there */
+    ANSWER_US = 100000,    /* work that takes longer is interrupted by answers */
+    HELD_MOST = 256 << 20, /* memory of deltas, and of encoded chunks */
+    CHUNKS_MOST = 64 << 20,
     LONG_BYTES = 4 << 20, /* work on fewer bytes takes milliseconds, a thread for it some 50 us */
 };
 
@@ -131,6 +133,17 @@ static enum status io_send(void *ctx, uint64_t peer, enum wire_lane lane, const 
     return STATUS_OK;
 }
 
+static enum status io_send_block(void *ctx, uint64_t peer, enum wire_lane lane, enum msg_type type,
+                                 struct wire_block *block)
+{
+    struct server *s = ctx;
+    const struct transport_ops *ops = s->transport->ops;
+    TRY(ops->send_block ? ops->send_block(s->transport, peer, lane, block)
+                        : ops->send(s->transport, peer, lane, block->data, block->size));
+    if (is_of_run((uint8_t)type)) s->run_down += transport_wire_bytes(block->size);
+    return STATUS_OK;
+}
+
 static void io_bytes(void *ctx, struct engine_bytes *out)
 {
     struct server *s = ctx;
@@ -222,6 +235,7 @@ static enum status start_engine(struct server *s, struct err *err)
     const struct config *config = s->options->config;
     struct engine_io io = {.ctx = s,
                            .send = io_send,
+                           .send_block = io_send_block,
                            .event = io_event,
                            .peer = io_peer,
                            .enrol = io_enrol,
@@ -234,7 +248,9 @@ static enum status start_engine(struct server *s, struct err *err)
                                      .changes = s->options->changes,
                                      .n_changes = s->options->n_changes,
                                      .rounds_reported = s->report.metrics.rounds_in_file,
-                                     .region = s->options->region != NULL};
+                                     .region = s->options->region != NULL,
+                                     .held_most = HELD_MOST,
+                                     .chunks_most = CHUNKS_MOST};
     if (strcmp(config->model.init_from, "scratch") != 0) options.init_dir = config->model.init_from;
     if (getrandom(&options.entropy, sizeof options.entropy, 0) != sizeof options.entropy)
         return err_set(err, STATUS_IO, "cannot draw random numbers: %s", strerror(errno));

@@ -21,10 +21,17 @@ struct frame {
     uint8_t version, type;
     const uint8_t *body; /* borrowed from the source */
     size_t size;         /* of the body */
+    uint32_t crc;        /* of header and body, as checked */
 };
 
-/* Write the header before a body of `size` bytes that is already in place at dst + WIRE_HEADER. */
-void frame_seal(uint8_t *dst, uint8_t version, uint8_t type, size_t size);
+/* Write the header before a body of `size` bytes that is already in place at dst + WIRE_HEADER. Returns the checksum.
+ */
+uint32_t frame_seal(uint8_t *dst, uint8_t version, uint8_t type, size_t size);
+/* The same for a body whose last `tail` bytes have the CRC32C `crc`: they are not read. */
+uint32_t frame_seal_tail(uint8_t *dst, uint8_t version, uint8_t type, size_t size, size_t tail, uint32_t crc);
+/* The CRC32C of the last `tail` bytes of a frame with a body of `size` bytes and the right checksum `crc`. They are not
+ * read. */
+uint32_t frame_tail_crc(const uint8_t *frame, size_t size, size_t tail, uint32_t crc);
 /* Check everything except version and type, which the caller checks. CORRUPT, with the reason in err, unless src[size]
  * is exactly one frame with a correct checksum and a body of at most WIRE_BODY_MAX bytes. */
 enum status frame_open(struct frame *f, const uint8_t *src, size_t size, struct err *err) MUST_CHECK;

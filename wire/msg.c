@@ -1,5 +1,6 @@
 #include "wire/msg.h"
 
+#include "common/base/hash.h"
 #include "wire/frame.h"
 #include "wire/msg_table.h"
 
@@ -42,6 +43,13 @@ static const char *body_fault(const struct msg_spec *spec, const void *body, con
     return spec->check ? spec->check(body) : NULL;
 }
 
+/* The data of a CHUNK are the last bytes of its frame. Their checksum follows from the frame's, without another pass.
+ */
+static bool is_intact(const struct msg *m, const uint8_t *frame, size_t body, uint32_t crc)
+{
+    return m->type != MSG_CHUNK || frame_tail_crc(frame, body, m->chunk.size, crc) == m->chunk.crc;
+}
+
 size_t msg_encoded_size(const struct msg *m)
 {
     const struct msg_spec *spec = msg_spec_of(m->type);
@@ -60,7 +68,24 @@ enum status msg_encode(const struct msg *m, uint8_t *dst, size_t cap, size_t *si
     struct writer w = writer_of(dst + WIRE_HEADER, body);
     fields_put(spec->fields, body_of(m), &w);
     assert(!w.bad && w.pos == body);
-    frame_seal(dst, WIRE_VERSION, (uint8_t)m->type, body);
+    uint32_t crc = frame_seal(dst, WIRE_VERSION, (uint8_t)m->type, body);
+    if (!is_intact(m, dst, body, crc)) return STATUS_INVALID;
+    *size_p = WIRE_HEADER + body;
+    return STATUS_OK;
+}
+
+enum status msg_encode_chunk(struct msg_chunk *m, uint8_t *dst, size_t *size_p)
+{
+    const struct msg_spec *spec = msg_spec_of(MSG_CHUNK);
+    const char *field;
+    m->data = dst + MSG_CHUNK_HEAD;
+    m->crc = crc32c(0, m->data, m->size);
+    if (body_fault(spec, m, &field)) return STATUS_INVALID;
+    size_t body = MSG_CHUNK_HEAD - WIRE_HEADER + m->size;
+    struct writer w = writer_of(dst + WIRE_HEADER, body);
+    fields_put(spec->fields, m, &w);
+    assert(!w.bad && w.pos == body);
+    frame_seal_tail(dst, WIRE_VERSION, MSG_CHUNK, body, m->size, m->crc);
     *size_p = WIRE_HEADER + body;
     return STATUS_OK;
 }
@@ -84,6 +109,7 @@ enum status msg_decode(struct msg *m, const uint8_t *src, size_t size, struct er
         return err_set(err, STATUS_CORRUPT, "%s of %zu bytes: fields do not fit the body", msg_name(m->type),
                        frame.size);
     const char *field, *fault = body_fault(spec, body_of(m), &field);
+    if (!fault && !is_intact(m, src, frame.size, frame.crc)) fault = "checksum of the data is wrong";
     if (fault) return err_set(err, STATUS_CORRUPT, "%s: %s: %s", msg_name(m->type), field, fault);
     return STATUS_OK;
 }

@@ -416,6 +416,10 @@ size_t msg_encoded_size(const struct msg *m);
  * msg_decode would call CORRUPT: a field over its limit, text that is not clean UTF-8, a chunk whose crc is not that of
  * its data. */
 enum status msg_encode(const struct msg *m, uint8_t *dst, size_t cap, size_t *size_p) MUST_CHECK;
+/* The same for a CHUNK whose m->size bytes of data the caller has put at dst + MSG_CHUNK_HEAD: sets m->data and m->crc,
+ * with one pass over the data. INVALID: a field is over its limit. */
+enum { MSG_CHUNK_HEAD = WIRE_HEADER + 37 };
+enum status msg_encode_chunk(struct msg_chunk *m, uint8_t *dst, size_t *size_p) MUST_CHECK;
 /* Decode one whole message. Pointers in m borrow from src. CORRUPT with a reason in err for anything malformed: short,
  * long, CRC, unknown type, counts over their limits, NaN where a number is needed, strings with control characters;
  * UNSUPPORTED for another protocol version, except that REFUSE is decoded in every version. Nothing is allocated. */

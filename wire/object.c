@@ -77,6 +77,14 @@ enum status update_encode(const struct update *u, uint8_t *dst, size_t cap, size
     return STATUS_OK;
 }
 
+uint32_t update_crc(const uint8_t *object, size_t size)
+{
+    assert(size > sizeof(uint32_t));
+    const uint8_t *last = object + size - sizeof(uint32_t);
+    struct reader r = reader_of(last, sizeof(uint32_t));
+    return crc32c(get_u32(&r), last, sizeof(uint32_t));
+}
+
 /* The last four bytes are the checksum of all others. Checking it first keeps damaged bytes from the parser. */
 static bool crc_matches(const uint8_t *src, size_t size)
 {

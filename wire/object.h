@@ -40,6 +40,8 @@ extern const struct field update_fields[], update_named_fields[], update_payload
 size_t update_encoded_size(const struct update *u);
 /* LIMIT when cap is too small; INVALID for a field over its limit. */
 enum status update_encode(const struct update *u, uint8_t *dst, size_t cap, size_t *size_p) MUST_CHECK;
+/* The CRC-32C of an encoded update, whose last bytes are that of the bytes before. */
+uint32_t update_crc(const uint8_t *object, size_t size);
 /* named[named_cap]: buffer of the caller. CORRUPT for anything malformed, LIMIT when named_cap is too small. */
 enum status update_decode(struct update *u, struct update_named *named, size_t named_cap, const uint8_t *src,
                           size_t size) MUST_CHECK;

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "wire/block.h"
 #include "wire/msg.h"
 
 struct transport;
@@ -29,6 +30,8 @@ struct transport_ops {
      * dialler has one peer, 0. A listener numbers its peers itself: one id per connection, never reused. One worker has
      * two connections, control and bulk. */
     enum status (*send)(struct transport *t, uint64_t peer, enum wire_lane lane, const uint8_t *data, size_t size);
+    /* The same without a copy: the transport keeps a reference until the block is sent. NULL: there is only `send`. */
+    enum status (*send_block)(struct transport *t, uint64_t peer, enum wire_lane lane, struct wire_block *block);
     /* Wait up to timeout_us for a message (0: return at once). AGAIN: no message (timeout, wake or signal). On OK
      * *data_p is borrowed and valid until the next call. */
     enum status (*recv)(struct transport *t, uint64_t timeout_us, uint64_t *peer_p, enum wire_lane *lane_p,

@@ -84,6 +84,28 @@ uint32_t crc32c_portable(uint32_t crc, const void *data, size_t size)
     return ~crc_portable(~crc, data, size);
 }
 
+/* a * b mod P. Bit 31 - i is the coefficient of x^i. */
+static uint32_t crc_product(uint32_t a, uint32_t b)
+{
+    uint32_t product = 0;
+    for (; a; a <<= 1) {
+        if (a >> 31) product ^= b;
+        b = b >> 1 ^ (b & 1 ? 0x82f63b78u : 0);
+    }
+    return product;
+}
+
+/* crc(AB) = crc(A) x^(8 size) + crc(B): the inversions before and after cancel. */
+uint32_t crc32c_join(uint32_t a, uint32_t b, size_t size)
+{
+    uint32_t power = 1u << (31 - 8); /* x^8, squared for each bit of size */
+    for (; size; size >>= 1) {
+        if (size & 1) a = crc_product(a, power);
+        power = crc_product(power, power);
+    }
+    return a ^ b;
+}
+
 uint64_t hash64(const void *data, size_t size)
 {
     return XXH3_64bits(data, size);

@@ -17,6 +17,9 @@ struct pool;
 uint32_t crc32c(uint32_t crc, const void *data, size_t size);
 /* The same by table, for CPUs without these instructions; public so that tests compare the two. */
 uint32_t crc32c_portable(uint32_t crc, const void *data, size_t size);
+/* The CRC32C of A and B end to end, given those of A and B; `size`: bytes of B. Called with the checksum of the whole
+ * in place of B's, it gives B's. It reads no data: some microseconds. */
+uint32_t crc32c_join(uint32_t a, uint32_t b, size_t size);
 uint64_t hash64(const void *data, size_t size);
 /* Combine fingerprints in order: the hash of a list is hash_mix over its members, starting from 0. */
 uint64_t hash_mix(uint64_t acc, uint64_t member);

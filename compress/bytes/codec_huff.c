@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "common/base/bytes.h"
+#include "common/base/pool.h"
 #include "compress/bytes/byte_planes.h"
 #include "compress/bytes/huffman.h"
 #include "compress/codec_stage.h"
@@ -92,24 +93,85 @@ static void put_block(struct work *work, const uint8_t *raw, size_t size, size_t
     for (size_t p = 0; p < width; p++) put_plane(work, planes + p * (size / width), size / width, w);
 }
 
-static enum status huff_encode(void *scratch, const struct payload_shape *shape, const uint8_t *src, size_t size,
-                               uint8_t *dst, size_t cap, size_t *size_p)
+/* One block of the input. Zeroed: before the first. */
+struct block {
+    size_t at, size, width, section;
+};
+
+static bool next_block(const struct payload_shape *shape, size_t size, struct block *b)
 {
+    size_t at = b->at + b->size;
+    assert(shape->n_sections <= PAYLOAD_SECTIONS);
+    for (; at < size; b->section++) {
+        bool last = b->section == shape->n_sections;
+        size_t width = last ? shape->width : shape->section[b->section].width;
+        size_t to = last ? size : shape->section[b->section].to;
+        if (to > size) to = size;
+        if (at >= to) continue;
+        size_t most = to - at < BLOCK ? to - at : BLOCK;
+        bool whole = most >= width;
+        *b = (struct block){at, whole ? most / width * width : most, whole ? width : 1, b->section};
+        return true;
+    }
+    return false;
+}
+
+/* Threads share the blocks and write them to regions of dst that hold the longest output. */
+struct encoding {
+    const struct payload_shape *shape;
+    const uint8_t *src;
+    size_t size;
+    uint8_t *dst, *scratch;
+    size_t each;                      /* bytes of scratch of a thread */
+    size_t from[POOL_THREADS_MAX];    /* by thread: start of its region */
+    size_t written[POOL_THREADS_MAX]; /* bytes there */
+};
+
+/* A block belongs to the thread of its first byte. */
+static void encode_share(void *ctx, int thread, int threads)
+{
+    struct encoding *e = ctx;
+    size_t from, to, pos = 8;
+    struct writer w = {0};
+    pool_share(e->size, BLOCK, thread, threads, &from, &to);
+    for (struct block b = {0}; next_block(e->shape, e->size, &b) && b.at < to; pos += WORST_HEAD + b.size) {
+        if (b.at < from) continue;
+        if (!w.data) {
+            w = writer_of(e->dst + pos, huff_bound(e->size) - pos); /* no block leaves its region */
+            e->from[thread] = pos;
+        }
+        put_block((struct work *)(void *)(e->scratch + (size_t)thread * e->each), e->src + b.at, b.size, b.width, &w);
+    }
+    assert(!w.bad);
+    e->written[thread] = w.pos;
+}
+
+static enum status encode_on_pool(const struct codec_pool *p, const struct payload_shape *shape, const uint8_t *src,
+                                  size_t size, uint8_t *dst, size_t *size_p)
+{
+    struct encoding e = {.shape = shape, .src = src, .size = size, .dst = dst, .scratch = p->scratch, .each = p->each};
+    struct writer w = writer_of(dst, 8);
+    size_t end = 8;
+    put_u64(&w, size);
+    pool_run(p->pool, encode_share, &e);
+    for (int t = 0; t < POOL_THREADS_MAX; t++) {
+        if (e.written[t]) memmove(dst + end, dst + e.from[t], e.written[t]);
+        end += e.written[t];
+    }
+    assert(end <= huff_bound(size));
+    *size_p = end;
+    return STATUS_OK;
+}
+
+static enum status huff_encode(const struct codec_pool *pool, void *scratch, const struct payload_shape *shape,
+                               const uint8_t *src, size_t size, uint8_t *dst, size_t cap, size_t *size_p)
+{
+    if (size > BLOCK && cap >= huff_bound(size) && codec_pool_with(pool, sizeof(struct work)))
+        return encode_on_pool(pool, shape, src, size, dst, size_p);
     struct writer w = writer_of(dst, cap);
     put_u64(&w, size);
-    assert(shape->n_sections <= PAYLOAD_SECTIONS);
-    size_t at = 0;
-    for (size_t s = 0; s <= shape->n_sections && at < size; s++) {
-        bool last = s == shape->n_sections;
-        size_t width = last ? shape->width : shape->section[s].width, to = last ? size : shape->section[s].to;
-        if (to > size) to = size;
-        for (size_t count; at < to && !w.bad; at += count) {
-            size_t most = to - at < BLOCK ? to - at : BLOCK;
-            bool whole = most >= width;
-            count = whole ? most / width * width : most;
-            put_block(scratch, src + at, count, whole ? width : 1, &w);
-        }
-    }
+    for (struct block b = {0}; !w.bad && next_block(shape, size, &b);)
+        put_block(scratch, src + b.at, b.size, b.width, &w);
     if (w.bad) return STATUS_LIMIT;
     assert(w.pos <= huff_bound(size));
     *size_p = w.pos;
@@ -152,25 +214,86 @@ static enum status get_plane(struct work *work, struct reader *r, uint8_t *plane
     return STATUS_OK;
 }
 
-static enum status huff_decode(void *scratch, const struct payload_shape *shape, const uint8_t *src, size_t size,
-                               uint8_t *dst, size_t cap, size_t *size_p)
+/* Reads the head of the block at raw byte `at` of `whole`. */
+static enum status get_head(struct reader *r, size_t at, size_t whole, size_t *raw_p, size_t *width_p)
+{
+    uint32_t head = get_u32(r);
+    size_t raw = head & 0xffffff, width = head >> 24;
+    if (r->bad || !raw || raw > BLOCK || raw > whole - at || !width || width > WIDTH_MAX || raw % width)
+        return STATUS_CORRUPT;
+    *raw_p = raw;
+    *width_p = width;
+    return STATUS_OK;
+}
+
+/* Reads the planes of a block to dst[raw]. */
+static enum status get_block(struct work *work, struct reader *r, size_t raw, size_t width, uint8_t *dst)
+{
+    uint8_t *planes = width > 1 ? work->planes : dst;
+    for (size_t p = 0; p < width; p++) TRY(get_plane(work, r, planes + p * (raw / width), raw / width));
+    if (width > 1) planes_join(planes, raw, width, dst);
+    return STATUS_OK;
+}
+
+/* Goes past a plane of n bytes. */
+static enum status skip_plane(struct reader *r, size_t n)
+{
+    uint8_t mode = get_u8(r);
+    size_t bytes = mode == MODE_SAME ? 1 : n;
+    if (mode == MODE_CODED) {
+        bytes = 0;
+        (void)get_bytes(r, TABLE);
+        for (size_t k = 0; k < HUFFMAN_STREAMS; k++) bytes += get_u16(r);
+    }
+    return mode <= MODE_CODED && get_bytes(r, bytes) ? STATUS_OK : STATUS_CORRUPT;
+}
+
+struct decoding {
+    struct reader start; /* behind the size */
+    uint8_t *dst, *scratch;
+    size_t whole, each;
+    enum status status[POOL_THREADS_MAX]; /* by thread */
+};
+
+/* Each thread finds its blocks by the heads of all. */
+static enum status decode_blocks(const struct decoding *d, struct work *work, size_t from, size_t to)
+{
+    struct reader r = d->start;
+    for (size_t at = 0, raw, width; at < to; at += raw) {
+        TRY(get_head(&r, at, d->whole, &raw, &width));
+        if (at >= from)
+            TRY(get_block(work, &r, raw, width, d->dst + at));
+        else
+            for (size_t p = 0; p < width; p++) TRY(skip_plane(&r, raw / width));
+    }
+    return to < d->whole || reader_done(&r) ? STATUS_OK : STATUS_CORRUPT;
+}
+
+static void decode_share(void *ctx, int thread, int threads)
+{
+    struct decoding *d = ctx;
+    size_t from, to;
+    pool_share(d->whole, BLOCK, thread, threads, &from, &to);
+    void *work = d->scratch + (size_t)thread * d->each;
+    d->status[thread] = from < to ? decode_blocks(d, work, from, to) : STATUS_OK;
+}
+
+static enum status huff_decode(const struct codec_pool *pool, void *scratch, const struct payload_shape *shape,
+                               const uint8_t *src, size_t size, uint8_t *dst, size_t cap, size_t *size_p)
 {
     (void)shape;
-    struct work *work = scratch;
     struct reader r = reader_of(src, size);
     uint64_t whole = get_u64(&r);
     if (r.bad || whole > cap) return STATUS_CORRUPT;
-    for (size_t at = 0; at < whole;) {
-        uint32_t head = get_u32(&r);
-        size_t raw = head & 0xffffff, width = head >> 24;
-        if (r.bad || !raw || raw > BLOCK || raw > whole - at || !width || width > WIDTH_MAX || raw % width)
-            return STATUS_CORRUPT;
-        uint8_t *planes = width > 1 ? work->planes : dst + at;
-        for (size_t p = 0; p < width; p++) TRY(get_plane(work, &r, planes + p * (raw / width), raw / width));
-        if (width > 1) planes_join(planes, raw, width, dst + at);
-        at += raw;
+    struct decoding d = {.start = r, .dst = dst, .whole = (size_t)whole};
+    if (whole > BLOCK && codec_pool_with(pool, sizeof(struct work))) {
+        d.scratch = pool->scratch;
+        d.each = pool->each;
+        pool_run(pool->pool, decode_share, &d);
+        for (int t = 0; t < POOL_THREADS_MAX; t++) TRY(d.status[t]);
+    } else {
+        TRY(decode_blocks(&d, scratch, 0, d.whole));
     }
-    if (!reader_done(&r)) return STATUS_CORRUPT;
     *size_p = (size_t)whole;
     return STATUS_OK;
 }

@@ -25,9 +25,10 @@ static size_t lz4_bound(size_t raw)
 }
 
 /* scratch: LZ4's state, then one block of planes. */
-static enum status lz4_encode(void *scratch, const struct payload_shape *shape, const uint8_t *src, size_t size,
-                              uint8_t *dst, size_t cap, size_t *size_p)
+static enum status lz4_encode(const struct codec_pool *pool, void *scratch, const struct payload_shape *shape,
+                              const uint8_t *src, size_t size, uint8_t *dst, size_t cap, size_t *size_p)
 {
+    (void)pool;
     const size_t width = shape->width;
     uint8_t *planes = (uint8_t *)scratch + STATE;
     struct writer w = writer_of(dst, cap);
@@ -60,9 +61,10 @@ static enum status lz4_encode(void *scratch, const struct payload_shape *shape, 
     return STATUS_OK;
 }
 
-static enum status lz4_decode(void *scratch, const struct payload_shape *shape, const uint8_t *src, size_t size,
-                              uint8_t *dst, size_t cap, size_t *size_p)
+static enum status lz4_decode(const struct codec_pool *pool, void *scratch, const struct payload_shape *shape,
+                              const uint8_t *src, size_t size, uint8_t *dst, size_t cap, size_t *size_p)
 {
+    (void)pool;
     const size_t width = shape->width;
     uint8_t *planes = (uint8_t *)scratch + STATE;
     struct reader r = reader_of(src, size);

@@ -96,5 +96,6 @@ const struct value_stage codec_topk = {
     .decode_quantized = topk_decode_quantized,
     .check = topk_check,
     .decode = topk_decode,
+    .list = topk_list,
     .add = topk_add,
 };

@@ -126,6 +126,8 @@ void topk_decode_quantized(const struct value_ctx *ctx, const uint8_t *src, size
                            const struct quantized_delta *quantized);
 enum status topk_check(const struct value_ctx *ctx, const uint8_t *src, size_t size);
 void topk_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part, float *x);
+size_t topk_list(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part, uint32_t *index,
+                 float *value);
 void topk_add(const struct value_ctx *ctx, const struct codec_addend *from, size_t n, struct codec_part part,
               float *acc, float *weight);
 

@@ -3,6 +3,8 @@
 
 #include <assert.h>
 
+#include "common/base/pool.h"
+
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
 
 /* Offset of group `index`; of the end of the payload for index = n_groups. The payload holds at least the offsets. */
@@ -112,6 +114,37 @@ static enum status check_groups(struct group_check *groups, size_t n, enum topk_
     }
 }
 
+struct check_job {
+    const struct value_ctx *ctx;
+    const uint8_t *src;
+    size_t size;
+    enum status status[POOL_THREADS_MAX]; /* by thread */
+};
+
+/* Checks groups from .. to, the lanes side by side. */
+static enum status check_range(const struct check_job *job, size_t from, size_t to)
+{
+    struct topk_lookups lookups;
+    lookups.n = 0;
+    for (size_t i = from; i < to; i += TOPK_LANES) {
+        struct group_check lanes[TOPK_LANES];
+        size_t n = to - i < TOPK_LANES ? to - i : TOPK_LANES;
+        topk_lookups_reserve(&lookups, n);
+        for (size_t l = 0; l < n; l++) TRY(open_group(job->ctx, i + l, job->src, job->size, &lookups, &lanes[l]));
+        TRY(check_groups(lanes, n, (enum topk_values)job->ctx->param[TOPK_VALUES]));
+        for (size_t l = 0; l < n; l++) TRY(check_group_end(&lanes[l]));
+    }
+    return STATUS_OK;
+}
+
+static void check_share(void *ctx, int thread, int threads)
+{
+    struct check_job *job = ctx;
+    size_t from, to;
+    pool_share(((const struct topk_plan *)job->ctx->plan)->n_groups, TOPK_LANES, thread, threads, &from, &to);
+    job->status[thread] = check_range(job, from, to);
+}
+
 enum status topk_check(const struct value_ctx *ctx, const uint8_t *src, size_t size)
 {
     const struct topk_plan *plan = ctx->plan;
@@ -121,16 +154,9 @@ enum status topk_check(const struct value_ctx *ctx, const uint8_t *src, size_t s
     TRY(codec_bf16.check(&part, src, dense));
     if (!groups) return size == dense ? STATUS_OK : STATUS_CORRUPT;
     if (size - dense < TOPK_OFFSET * (groups - 1)) return STATUS_CORRUPT;
-    struct topk_lookups lookups;
-    lookups.n = 0;
-    for (size_t i = 0; i < groups; i += TOPK_LANES) {
-        struct group_check lanes[TOPK_LANES];
-        size_t n = groups - i < TOPK_LANES ? groups - i : TOPK_LANES;
-        topk_lookups_reserve(&lookups, n);
-        for (size_t l = 0; l < n; l++) TRY(open_group(ctx, i + l, src, size, &lookups, &lanes[l]));
-        TRY(check_groups(lanes, n, (enum topk_values)ctx->param[TOPK_VALUES]));
-        for (size_t l = 0; l < n; l++) TRY(check_group_end(&lanes[l]));
-    }
+    struct check_job job = {.ctx = ctx, .src = src, .size = size};
+    pool_run_if(ctx->pool.pool, groups > TOPK_LANES, check_share, &job);
+    for (int t = 0; t < POOL_THREADS_MAX; t++) TRY(job.status[t]); /* of the first bad group */
     return STATUS_OK;
 }
 
@@ -289,6 +315,54 @@ void topk_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, s
     const struct codec_addend all = {.view = &view, .a = 1.0f};
     for (size_t i = 0; i < part.to - part.from; i++) x[i] = -0.0f; /* not sent: -0 changes no sum */
     put_payloads(STORE, ctx, &all, 1, part, x, NULL);
+}
+
+/* Appends the values of one chunk that begins at coordinate `from` of the part. */
+static size_t list_chunk(struct topk_stream *s, enum topk_values kind, size_t from, uint32_t *index, float *value)
+{
+    size_t n = 0;
+    struct topk_slice slice;
+    while (s->left) {
+        topk_streams_read(&s, &slice, 1, kind);
+        const struct output out = {.a = 1.0f, .x = value + n};
+        for (uint32_t i = 0; i < slice.n; i++) {
+            index[n + i] = (uint32_t)from + slice.index[i];
+            slice.index[i] = (uint16_t)i; /* the values lie end to end */
+        }
+        put_slice(STORE, kind, &s->scales, &slice, &out);
+        n += slice.n;
+    }
+    return n;
+}
+
+size_t topk_list(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part, uint32_t *index,
+                 float *value)
+{
+    const struct topk_plan *plan = ctx->plan;
+    enum topk_values kind = (enum topk_values)ctx->param[TOPK_VALUES];
+    struct topk_walk walk = topk_walk_part(ctx, part.index);
+    struct topk_lookups lookups;
+    struct topk_stream stream;
+    struct topk_item item;
+    size_t n = 0;
+    lookups.n = 0;
+    if (plan->n_groups) {
+        size_t start = group_start(plan, src, size, part.index);
+        stream = topk_stream_of(src + start, size - start, &lookups);
+    }
+    while (topk_walk_next(&walk, &item) && item.from < part.to) {
+        size_t from = item.from - part.from;
+        if (item.k) {
+            (void)topk_stream_chunk(&stream, kind, &item);
+            n += list_chunk(&stream, kind, from, index + n, value + n);
+            continue;
+        }
+        const struct output out = {.a = 1.0f, .x = value + n};
+        put_dense(STORE, src + 2 * item.dense, item.length, &out);
+        for (size_t i = 0; i < item.length; i++) index[n++] = (uint32_t)(from + i);
+    }
+    assert(n <= part.to - part.from);
+    return n;
 }
 
 void topk_add(const struct value_ctx *ctx, const struct codec_addend *from, size_t n, struct codec_part part,

@@ -1,10 +1,12 @@
 /* Encodes top-k payloads group by group: the whole group is selected and quantized before its Golomb parameter is
- * known. */
+ * known. Threads encode different groups. */
+#include "common/base/pool.h"
 #include "compress/half.h"
 #include "compress/topk/codec_topk.h"
 #include "compress/topk/golomb.h"
 
 #include <assert.h>
+#include <string.h>
 
 struct encoded_chunk {
     struct topk_scales scales;
@@ -273,8 +275,123 @@ static enum status encode(const struct value_ctx *ctx, const float *x, struct cu
     return STATUS_OK;
 }
 
+/* ---- on a pool --------------------------------------------------------------------------------------------------- */
+
+/* Threads share the groups and write them to regions of dst that hold the longest groups. */
+struct encode_job {
+    const struct value_ctx *ctx;
+    const float *x;
+    uint8_t *dst;
+    size_t first, end;                /* of all regions */
+    size_t from[POOL_THREADS_MAX];    /* by thread: start of its region */
+    size_t written[POOL_THREADS_MAX]; /* bytes there */
+    enum status status[POOL_THREADS_MAX];
+};
+
+/* Encodes the items of the groups from .. to at *pos. */
+static enum status encode_range(struct encode_job *job, size_t from, size_t to, uint8_t *scratch, size_t *pos,
+                                size_t region_end)
+{
+    const struct value_ctx *ctx = job->ctx;
+    const size_t end = topk_part(ctx, to - 1).to;
+    struct batch b;
+    struct topk_walk walk = topk_walk_part(ctx, from);
+    struct topk_item item;
+    lay_out(ctx, scratch, &b);
+    while (topk_walk_next(&walk, &item) && item.from < end) {
+        if (!item.k) {
+            bf16_narrow(job->x + item.from, item.length, job->dst + 2 * item.dense);
+            continue;
+        }
+        select_chunk(ctx, &b, job->x, &item);
+        if (b.n_chunks == topk_group_chunks(ctx)) TRY(put_group(ctx, &b, from++, job->dst, region_end, pos));
+    }
+    return b.n_chunks ? put_group(ctx, &b, from, job->dst, region_end, pos) : STATUS_OK;
+}
+
+static void encode_share(void *arg, int thread, int threads)
+{
+    struct encode_job *job = arg;
+    const struct topk_plan *plan = job->ctx->plan;
+    size_t from, to, pos = job->from[thread];
+    pool_share(plan->n_groups, 1, thread, threads, &from, &to);
+    if (from == to) return;
+    size_t end = thread + 1 < threads ? job->from[thread + 1] : job->end;
+    job->status[thread] =
+        encode_range(job, from, to, job->ctx->pool.scratch + (size_t)thread * job->ctx->pool.each, &pos, end);
+    job->written[thread] = pos - job->from[thread];
+}
+
+/* Sets the regions. */
+static void lay_out_regions(struct encode_job *job, int threads)
+{
+    const struct topk_plan *plan = job->ctx->plan;
+    struct topk_walk walk = {.ctx = job->ctx};
+    struct topk_item item;
+    size_t group = 0, chunks = 0;
+    uint64_t bits = 0;
+    int thread = 0;
+    job->end = job->first;
+    for (bool more = true; more;) {
+        more = topk_walk_next(&walk, &item);
+        if (more && !item.k) continue;
+        if (more) bits += topk_bits_max(job->ctx, item.k, 1);
+        if (more && ++chunks < topk_group_chunks(job->ctx)) continue;
+        if (!chunks) break;
+        for (size_t from, to; thread < threads; thread++) {
+            pool_share(plan->n_groups, 1, thread, threads, &from, &to);
+            if (from > group) break;
+            job->from[thread] = job->end;
+        }
+        job->end += TOPK_GROUP_HEAD + bits / 8 + 1;
+        group++;
+        chunks = bits = 0;
+    }
+    for (; thread < threads; thread++) job->from[thread] = job->end;
+    assert(group == plan->n_groups);
+}
+
+/* Moves the regions together and returns the end of the payload. */
+static size_t join_regions(struct encode_job *job, int threads)
+{
+    const struct topk_plan *plan = job->ctx->plan;
+    size_t pos = job->first, offsets = 2 * plan->n_dense;
+    for (int t = 0; t < threads; t++) {
+        size_t from, to, back = job->from[t] - pos;
+        pool_share(plan->n_groups, 1, t, threads, &from, &to);
+        memmove(job->dst + pos, job->dst + job->from[t], job->written[t]);
+        for (size_t g = from ? from : 1; g < to; g++) {
+            uint8_t *at = job->dst + offsets + TOPK_OFFSET * (g - 1);
+            uint32_t offset;
+            memcpy(&offset, at, TOPK_OFFSET);
+            offset -= (uint32_t)back;
+            memcpy(at, &offset, TOPK_OFFSET);
+        }
+        pos += job->written[t];
+    }
+    return pos;
+}
+
+static enum status encode_on_pool(const struct value_ctx *ctx, struct pool *pool, const float *x, uint8_t *dst,
+                                  size_t *size_p)
+{
+    const struct topk_plan *plan = ctx->plan;
+    const int threads = pool_threads(pool);
+    struct encode_job job = {
+        .ctx = ctx, .x = x, .dst = dst, .first = 2 * plan->n_dense + TOPK_OFFSET * (plan->n_groups - 1)};
+    lay_out_regions(&job, threads);
+    assert(job.end <= topk_bound(ctx));
+    pool_run(pool, encode_share, &job);
+    for (int t = 0; t < threads; t++) TRY(job.status[t]);
+    *size_p = join_regions(&job, threads);
+    return STATUS_OK;
+}
+
 enum status topk_encode(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap, size_t *size_p)
 {
+    const struct topk_plan *plan = ctx->plan;
+    struct pool *pool = codec_pool_with(&ctx->pool, topk_scratch_size(ctx));
+    if (pool && plan->n_groups > 1 && cap >= topk_bound(ctx)) return encode_on_pool(ctx, pool, x, dst, size_p);
     return encode(ctx, x, NULL, dst, cap, size_p);
 }
 

@@ -42,6 +42,8 @@ struct engine_options {
     size_t n_changes;
     uint64_t rounds_reported; /* rounds already reported by an event; recovery reports the later ones */
     bool region;              /* the outer step is taken by another run: engine_on_upstream */
+    uint64_t held_most;       /* bytes of deltas that stay in memory until they are merged; 0: all are spooled */
+    uint64_t chunks_most;     /* bytes of encoded chunks that are kept for other workers; 0: as few as possible */
 };
 
 /* Starts a run, or continues the run in the store. INVALID: the run has other settings (the text names the keys), or a

@@ -236,10 +236,15 @@ static enum status carry_held(struct engine *e, struct err *err)
             struct writer w = writer_of(head, sizeof head);
             record_encode(RECORD_DELTA, &copy, &w);
             struct store_part parts[2] = {{head, w.pos}, {payload, part->bytes}};
-            struct journal_ref at;
-            TRY(e->store->ops->segment_read(e->store, part->at.segment, part->at.offset, payload, part->bytes, err));
+            struct journal_ref at, from = part->at;
+            const uint8_t *held = held_find(&l->held, part->place, from);
+            if (held)
+                parts[1].data = held;
+            else
+                TRY(e->store->ops->segment_read(e->store, from.segment, from.offset, payload, part->bytes, err));
             TRY(journal_append(&l->journal, RECORD_DELTA, parts, 2, &at, err));
             part->at = (struct journal_ref){at.segment, at.offset + RECORD_DELTA_HEAD};
+            held_move(&l->held, part->place, from, part->at);
             any = true;
         }
     }

@@ -16,7 +16,8 @@
  *     engine_join.c        HELLO, JOIN, BIND
  *     engine_eval.c        evaluations
  *     engine_eval_judge.c  results of evaluations: refused, compared, disputed
- *     engine_data.c        deltas in, objects out
+ *     engine_objects.c     updates and snapshots out
+ *     engine_data.c        deltas in
  *     engine_checkpoint.c  writing and removing checkpoints
  *     engine_snapshot.c    snapshots for workers without a saved state
  *     engine_metrics.c     METRICS */
@@ -85,6 +86,11 @@ void engine_on_metrics(struct engine *e, struct session *s, const struct msg_met
 /* Emits the number of steps that this worker skipped since the last such event, if any. */
 void engine_emit_skips(struct engine *e, struct session *s);
 
+/* --- engine_objects.c --- */
+void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m);
+void engine_wake_gets(struct engine *e, const struct round_close *close);
+enum status engine_serve(struct engine *e, struct err *err) MUST_CHECK;
+
 /* --- engine_data.c --- */
 enum status engine_on_offer(struct engine *e, struct session *s, const struct msg_offer *m, struct err *err) MUST_CHECK;
 enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_chunk *m, struct err *err) MUST_CHECK;
@@ -95,9 +101,6 @@ enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragm
  * would wait for the dropped delta. */
 enum status engine_reject(struct engine *e, const struct session *s, uint64_t round, uint32_t fragment, uint16_t code,
                           const char *reason, struct err *err) MUST_CHECK;
-void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m);
-void engine_wake_gets(struct engine *e, const struct round_close *close);
-enum status engine_serve(struct engine *e, struct err *err) MUST_CHECK;
 
 /* --- engine_join.c --- */
 /* A chunk of the initial model. */

@@ -212,6 +212,7 @@ static enum status begin_serving(struct engine *e, const struct msg_join *m, str
     uint32_t n = layout->n_fragments;
     if (session_table_init(&e->sessions, e->config.coordinator.max_workers, n) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
+    e->sessions.held = &e->ledger.held;
     admission_limits_size(e);
     if (!e->ledger.absent) TRY(engine_checkpoint(e, err));
     char data[64] = "workers draw their own samples", frozen[48] = "";

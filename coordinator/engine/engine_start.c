@@ -295,6 +295,7 @@ static enum status init_volatile(struct engine *e, struct err *err)
     if (!l->modelled) return STATUS_OK;
     if (session_table_init(&e->sessions, e->config.coordinator.max_workers, l->layout.n_fragments) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
+    e->sessions.held = &l->held;
     for_each_member(&l->round.members, m) m->heard_us = e->now_us;
     round_note_resume(&l->round, e->now_us);
     admission_limits_size(e);
@@ -326,12 +327,15 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->retry_us = e->kept_round = UINT64_MAX;
     e->behind_most = ENGINE_BEHIND_MAX;
     admission_limits_size(e);
-    e->chunk = mem_alloc(1, DOWNLOAD_CHUNK);
+    e->floats = mem_alloc(1, DOWNLOAD_CHUNK + 2 * sizeof *e->floats);
+    enum status chunks = chunk_cache_init(&e->chunks, options->chunks_most, DOWNLOAD_CHUNK);
     e->eval.cap = e->config.coordinator.max_workers;
     e->eval.shares = mem_alloc(e->eval.cap, sizeof *e->eval.shares);
-    enum status status = e->chunk && e->eval.shares ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory");
+    bool all = e->floats && e->eval.shares && chunks == STATUS_OK;
+    enum status status = all ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory");
     if (status == STATUS_OK) status = engine_settings_text(e, err);
     if (status == STATUS_OK) status = init_ledger(e, err);
+    e->ledger.held.most = options->held_most;
     if (status == STATUS_OK) status = recover(e, err);
     if (status == STATUS_OK) status = init_volatile(e, err);
     if (status != STATUS_OK) {
@@ -353,6 +357,7 @@ void engine_destroy(struct engine *e)
     mem_free(e->eval.shares);
     mem_free(e->kept);
     mem_free(e->status_json);
-    mem_free(e->chunk);
+    chunk_cache_finish(&e->chunks);
+    mem_free(e->floats);
     mem_free(e);
 }

@@ -1,6 +1,7 @@
 #include "coordinator/ledger/delta_read.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
@@ -15,12 +16,31 @@ static size_t aligned(size_t bytes)
     return (bytes + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
 }
 
-/* The bytes of s->payload that the first `count` deltas of a group need. */
-static size_t room_for(const struct ledger *l, const struct round_close *close, uint32_t first, uint32_t count,
-                       size_t at)
+/* How a merge reads its deltas. */
+struct reading {
+    struct ledger *l;
+    const struct round_close *close;
+    size_t at;     /* s->payload from here on */
+    bool together; /* all deltas end to end in s->payload; otherwise those in memory stay where they are */
+};
+
+static const uint8_t *in_memory(const struct reading *r, uint32_t i)
 {
-    size_t room = codec_open_room(l->outer.fragments[close->fragment].up), bytes = at;
-    for (uint32_t i = 0; i < count; i++) bytes += round_close_part(&l->round, close, first + i)->bytes;
+    const struct part *part = round_close_part(&r->l->round, r->close, i);
+    return held_find(&r->l->held, part->place, part->at);
+}
+
+/* The bytes of s->payload that a delta needs. */
+static size_t buffered(const struct reading *r, uint32_t i)
+{
+    return r->together || !in_memory(r, i) ? round_close_part(&r->l->round, r->close, i)->bytes : 0;
+}
+
+/* Those that `count` deltas from `first` on need. */
+static size_t room_for(const struct reading *r, uint32_t first, uint32_t count)
+{
+    size_t room = codec_open_room(r->l->outer.fragments[r->close->fragment].up), bytes = r->at;
+    for (uint32_t i = 0; i < count; i++) bytes += buffered(r, first + i);
     return aligned(bytes + sizeof(uint32_t)) + count * aligned(room);
 }
 
@@ -36,41 +56,52 @@ static double excess_of(const struct ledger *l, const struct round_close *close,
     return excess > bounds->whole ? excess : 0;
 }
 
-static enum status read_one(struct ledger *l, const struct round_close *close, uint32_t i, uint8_t *dst,
-                            struct merge_delta *delta, struct err *err)
+/* Reads a delta of the journal to dst. */
+static enum status read_back(struct ledger *l, const struct part *part, uint8_t *dst, struct err *err)
 {
-    const struct part *part = round_close_part(&l->round, close, i);
-    assert(part->state == PART_HELD || part->state == PART_MERGED);
     struct store *store = l->journal.store;
     TRY(store->ops->segment_read(store, part->at.segment, part->at.offset, dst, part->bytes, err));
-    enum status status = crc32c(0, dst, part->bytes) == part->crc ? STATUS_OK : STATUS_CORRUPT;
-    delta->payload = dst;
+    return crc32c(0, dst, part->bytes) == part->crc ? STATUS_OK : STATUS_CORRUPT;
+}
+
+static enum status read_one(const struct reading *r, uint32_t i, uint8_t *dst, struct merge_delta *delta,
+                            struct err *err)
+{
+    struct ledger *l = r->l;
+    const struct part *part = round_close_part(&l->round, r->close, i);
+    const uint8_t *held = in_memory(r, i);
+    assert(part->state == PART_HELD || part->state == PART_MERGED);
+    enum status status = held ? STATUS_OK : read_back(l, part, dst, err);
+    if (held && r->together) memcpy(dst, held, part->bytes);
+    delta->payload = held && !r->together ? held : dst;
     delta->size = part->bytes;
     delta->tokens = part->tokens;
-    delta->excess = excess_of(l, close, i);
-    if (status == STATUS_OK) status = merge_open(l->outer.fragments[close->fragment].up, delta);
+    delta->excess = excess_of(l, r->close, i);
+    delta->checked = held != NULL; /* when it was delivered */
+    if (status == STATUS_OK) status = merge_open(l->outer.fragments[r->close->fragment].up, delta);
     if (status == STATUS_OK) return status;
     return err_set(err, status, "cannot read the delta of worker '%s' from the journal",
-                   member_by_id(&l->round.members, close->ids[i])->name);
+                   member_by_id(&l->round.members, r->close->ids[i])->name);
 }
 
 /* Reads the deltas after g: as many as fit, or all of them if `all`. */
-static enum status read_group(struct ledger *l, const struct round_close *close, size_t at, bool all, struct group *g,
-                              struct err *err)
+static enum status read_group(const struct reading *r, bool all, struct group *g, struct err *err)
 {
-    struct outer_state *o = &l->outer;
-    size_t room = aligned(codec_open_room(o->fragments[close->fragment].up));
+    struct outer_state *o = &r->l->outer;
+    const uint32_t n = r->close->n;
+    size_t room = aligned(codec_open_room(o->fragments[r->close->fragment].up)), at = r->at;
     g->first += g->count;
-    g->count = all ? close->n : 1;
-    while (g->first + g->count < close->n && room_for(l, close, g->first, g->count + 1, at) <= o->payload_cap)
-        g->count++;
-    if (outer_state_reserve(o, room_for(l, close, g->first, g->count, at)) != STATUS_OK)
-        return err_set(err, STATUS_NOMEM, "no memory for %u deltas of fragment %u", g->count, close->fragment);
-    size_t rooms = room_for(l, close, g->first, g->count, at) - g->count * room;
+    g->count = all ? n : 1;
+    while (g->first + g->count < n && room_for(r, g->first, g->count + 1) <= o->payload_cap) g->count++;
+    size_t need = room_for(r, g->first, g->count);
+    if (outer_state_reserve(o, need) != STATUS_OK)
+        return err_set(err, STATUS_NOMEM, "no memory for %u deltas of fragment %u", g->count, r->close->fragment);
+    size_t rooms = need - g->count * room;
     for (uint32_t i = 0; i < g->count; i++) {
         o->deltas[i].room = room ? o->payload + rooms + i * room : NULL;
-        TRY(read_one(l, close, g->first + i, o->payload + at, &o->deltas[i], err));
-        at += o->deltas[i].size;
+        size_t bytes = buffered(r, g->first + i);
+        TRY(read_one(r, g->first + i, o->payload + at, &o->deltas[i], err));
+        at += bytes;
         assert(at <= o->payload_cap);
     }
     return STATUS_OK;
@@ -82,6 +113,7 @@ enum status delta_read_merge(struct ledger *l, const struct round_close *close, 
     struct outer_state *o = &l->outer;
     const struct fragment *frag = &l->layout.fragments[close->fragment];
     struct codec *up = o->fragments[close->fragment].up;
+    const struct reading reading = {l, close, at, together};
     struct group g = {0};
     struct merge merge;
     assert(close->n > 0 && close->n <= WIRE_NAMED_MAX);
@@ -92,14 +124,14 @@ enum status delta_read_merge(struct ledger *l, const struct round_close *close, 
         return err_set(err, STATUS_NOMEM, "no memory to merge %u deltas", close->n);
     if (merge_needs_norms(&merge)) {
         while (g.first + g.count < close->n) {
-            TRY(read_group(l, close, at, all, &g, err));
+            TRY(read_group(&reading, all, &g, err));
             merge_compute_norms(&merge, o->deltas, g.count);
         }
         if (g.first) g = (struct group){0}; /* the deltas needed several groups: start again at the first */
     }
     if (g.count) merge_add(&merge, o->deltas, g.count);
     while (g.first + g.count < close->n) {
-        TRY(read_group(l, close, at, all, &g, err));
+        TRY(read_group(&reading, all, &g, err));
         merge_add(&merge, o->deltas, g.count);
     }
     assert(g.first + g.count == close->n);

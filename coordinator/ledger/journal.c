@@ -343,28 +343,45 @@ enum status journal_begin(struct journal *journal, struct store *store, uint64_t
     return begin_header(journal, err);
 }
 
+/* parts[n + 1]: the first one is for the header. */
+static enum status append_record(struct journal *journal, struct header *h, struct store_part *parts, size_t n,
+                                 struct journal_ref *at, struct err *err)
+{
+    uint8_t head[JOURNAL_RECORD_HEADER];
+    struct writer w = writer_of(head, sizeof head);
+    h->durable = journal->durable;
+    for (size_t i = 1; i <= n; i++) h->size += parts[i].size;
+    fields_put(journal_header_fields, h, &w);
+    put_u32(&w, crc32c(0, head, sizeof head - 4));
+    parts[0] = (struct store_part){head, sizeof head};
+    TRY(journal->store->ops->append(journal->store, parts, n + 1, err));
+    assert(journal->durable <= journal->size && w.pos == sizeof head);
+    if (at) *at = (struct journal_ref){journal->segment, journal->size + sizeof head};
+    journal->size += sizeof head + h->size;
+    journal->dirty = true;
+    return STATUS_OK;
+}
+
 enum status journal_append(struct journal *journal, uint16_t type, const struct store_part *parts, size_t n,
                            struct journal_ref *at, struct err *err)
 {
     struct store_part all[JOURNAL_PARTS_MAX + 1];
-    uint8_t head[JOURNAL_RECORD_HEADER];
-    struct header h = {.type = type, .durable = journal->durable};
+    struct header h = {.type = type};
     if (n > JOURNAL_PARTS_MAX || !journal->open) return err_set(err, STATUS_STATE, "journal record with %zu parts", n);
     for (size_t i = 0; i < n; i++) {
         h.crc = crc32c(h.crc, parts[i].data, parts[i].size);
-        h.size += parts[i].size;
         all[i + 1] = parts[i];
     }
-    struct writer w = writer_of(head, sizeof head);
-    fields_put(journal_header_fields, &h, &w);
-    put_u32(&w, crc32c(0, head, sizeof head - 4));
-    all[0] = (struct store_part){head, sizeof head};
-    TRY(journal->store->ops->append(journal->store, all, n + 1, err));
-    assert(journal->durable <= journal->size && w.pos == sizeof head);
-    if (at) *at = (struct journal_ref){journal->segment, journal->size + sizeof head};
-    journal->size += sizeof head + h.size;
-    journal->dirty = true;
-    return STATUS_OK;
+    return append_record(journal, &h, all, n, at, err);
+}
+
+enum status journal_append_known(struct journal *journal, uint16_t type, const struct store_part *head,
+                                 const struct store_part *tail, uint32_t crc, struct journal_ref *at, struct err *err)
+{
+    struct store_part all[] = {{0}, *head, *tail};
+    struct header h = {.type = type, .crc = crc32c_join(crc32c(0, head->data, head->size), crc, tail->size)};
+    if (!journal->open) return err_set(err, STATUS_STATE, "journal record without a segment");
+    return append_record(journal, &h, all, 2, at, err);
 }
 
 enum status journal_sync(struct journal *journal, struct err *err)

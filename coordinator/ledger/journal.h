@@ -75,6 +75,10 @@ enum status journal_begin(struct journal *journal, struct store *store, uint64_t
 /* Appends one record; its body is the concatenation of parts[n]. *at: position of the body. */
 enum status journal_append(struct journal *journal, uint16_t type, const struct store_part *parts, size_t n,
                            struct journal_ref *at, struct err *err) MUST_CHECK;
+/* The same for a body of two parts; `crc` is the CRC-32C of the second, which is not read for it. */
+enum status journal_append_known(struct journal *journal, uint16_t type, const struct store_part *head,
+                                 const struct store_part *tail, uint32_t crc, struct journal_ref *at,
+                                 struct err *err) MUST_CHECK;
 /* On return all appended records are durable. */
 enum status journal_sync(struct journal *journal, struct err *err) MUST_CHECK;
 

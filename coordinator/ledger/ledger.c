@@ -22,6 +22,7 @@ void ledger_finish(struct ledger *l)
     }
     update_log_finish(&l->log);
     mem_free(l->initial);
+    held_finish(&l->held);
     mem_free(l->config_text);
     frozen_finish(&l->frozen);
     mem_free(l->model_record);
@@ -283,13 +284,15 @@ static enum status fold(struct ledger *l, const struct journal_record *record, s
     }
 }
 
+/* payload: of a delta, with its checksum `crc`, or NULL. */
 static enum status append(struct ledger *l, enum record_type type, const struct store_part *body,
-                          const struct store_part *payload, struct err *err)
+                          const struct store_part *payload, uint32_t crc, struct err *err)
 {
-    struct store_part parts[2] = {*body};
     struct journal_record record = {.type = (uint16_t)type, .body = body->data, .size = body->size};
-    if (payload) parts[1] = *payload;
-    TRY(journal_append(&l->journal, type, parts, payload ? 2 : 1, &record.at, err));
+    if (payload)
+        TRY(journal_append_known(&l->journal, type, body, payload, crc, &record.at, err));
+    else
+        TRY(journal_append(&l->journal, type, body, 1, &record.at, err));
     enum status status = fold(l, &record, err);
     if (status == STATUS_OK || (err && err->code == status)) return status;
     return err_set(err, status, "internal: a %s record contradicts the state (%s)", record_name(type),
@@ -307,7 +310,8 @@ enum status ledger_write(struct ledger *l, enum record_type type, const void *re
     struct writer w = writer_of(body, size);
     record_encode(type, record, &w);
     assert(!w.bad && w.pos == size);
-    enum status status = append(l, type, &(struct store_part){body, size}, payload, err);
+    uint32_t crc = payload ? ((const struct record_delta *)record)->part.crc : 0;
+    enum status status = append(l, type, &(struct store_part){body, size}, payload, crc, err);
     if (body != small) mem_free(body);
     return status;
 }
@@ -340,8 +344,12 @@ static enum status append_update(struct ledger *l, const struct update *u, const
         return err_set(err, STATUS_LIMIT, "cannot encode the update of fragment %u", u->fragment);
     struct writer w = writer_of(head, sizeof head);
     record_encode(RECORD_UPDATE, clock, &w);
-    struct store_part parts[2] = {{head, sizeof head}, {l->outer.payload, size}};
-    TRY(journal_append(&l->journal, RECORD_UPDATE, parts, 2, &at, err));
+    struct store_part start = {head, sizeof head}, object = {l->outer.payload, size};
+    TRY(journal_append_known(&l->journal, RECORD_UPDATE, &start, &object, update_crc(object.data, size), &at, err));
+    for (uint32_t i = 0; i < u->n_named; i++) {
+        const struct part *part = &member_by_id(&l->round.members, u->named[i].worker_id)->work.parts[u->fragment];
+        held_drop(&l->held, part->place, part->at);
+    }
     assert(clock->elapsed_us >= l->clock.elapsed_us);
     l->clock = *clock;
     enum status status = fold_update(l, u, at, size);

@@ -18,6 +18,7 @@
 #include "coordinator/ledger/journal.h"
 #include "coordinator/ledger/record.h"
 #include "coordinator/ledger/update_log.h"
+#include "coordinator/outer/held.h"
 #include "coordinator/outer/outer_state.h"
 #include "coordinator/round/round.h"
 #include "wire/object.h"
@@ -50,6 +51,7 @@ struct ledger {
     struct round round;
     struct outer_state outer;
     struct update_log log;
+    struct held held; /* deltas in memory */
 
     char down[64];       /* encoding of the last update of trained tensors: "relay" or its codec; "": none yet */
     uint64_t down_bytes; /* bytes of its object */
@@ -74,8 +76,8 @@ struct ledger {
 enum status ledger_init(struct ledger *l, struct config *config, const char *init_dir, struct err *err) MUST_CHECK;
 void ledger_finish(struct ledger *l);
 
-/* Appends a record (record_encode) and folds it in. payload: for RECORD_DELTA, after its head. RECORD_UPDATE: use
- * ledger_close. */
+/* Appends a record (record_encode) and folds it in. payload: for RECORD_DELTA, after its head; its checksum, part.crc,
+ * is right. RECORD_UPDATE: use ledger_close. */
 enum status ledger_write(struct ledger *l, enum record_type type, const void *record, const struct store_part *payload,
                          struct err *err) MUST_CHECK;
 /* Merges a fragment, takes the outer step, appends the update with `clock` and folds it in. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/base/float_bits.h"
+#include "common/tensor/sum_squares.h"
 #include "compress/codec.h"
 #include "compress/codec_simd.h"
 #include "coordinator/outer/outer_opt.h"
@@ -32,18 +33,33 @@ CODEC_SIMD(subtract, (const float *restrict theta, float *restrict x, size_t n),
     for (size_t i = 0; i < n; i++) x[i] = theta[i] - x[i];
 }
 
+/* The sum of outer_dot, to which values that were not sent add nothing. x, index: room for the part. */
+static double sparse_squares(struct measure_job *job, size_t part, float *x, uint32_t *index, uint32_t *largest_p)
+{
+    double lane[SUM_LANES] = {0};
+    size_t n = codec_view_list(job->view, part, index, x);
+    largest(x, n, largest_p);
+    for (size_t i = 0; i < n; i++) lane[index[i] % SUM_LANES] += (double)x[i] * (double)x[i];
+    return sum_lanes(lane);
+}
+
 /* Threads share the parts. */
 static void measure_parts(void *ctx, int thread, int threads)
 {
     struct measure_job *job = ctx;
     const struct codec *codec = job->view->codec;
-    float *x = job->s->merger.scratch + (size_t)thread * 2 * job->s->merger.part_max;
+    size_t part_max = job->s->merger.part_max;
+    float *x = job->s->merger.scratch + (size_t)thread * 2 * part_max;
     size_t first, end;
     pool_share(codec_parts(codec), 1, thread, threads, &first, &end);
     for (size_t i = first; i < end; i++) {
         struct codec_part part = codec_part(codec, i);
         size_t n = part.to - part.from;
-        assert(n <= job->s->merger.part_max);
+        assert(n <= part_max);
+        if (codec_sparse(codec) && !job->theta) {
+            job->s->squares[i] = sparse_squares(job, i, x, (uint32_t *)(void *)(x + part_max), &job->largest[thread]);
+            continue;
+        }
         codec_view_decode(job->view, i, x);
         largest(x, n, &job->largest[thread]);
         if (job->theta) subtract(job->theta + part.from, x, n);

@@ -91,6 +91,19 @@ static size_t most_parts(const struct outer_state *s)
     return most;
 }
 
+/* Codecs run on the pool, with the merger's scratch memory: no merge runs meanwhile. */
+static void lend_pool(struct outer_state *s)
+{
+    for (uint32_t f = 0; f < s->layout->n_fragments; f++) {
+        struct outer_fragment *frag = &s->fragments[f];
+        size_t each = 2 * s->merger.part_max * sizeof *s->merger.scratch;
+        codec_use_pool(frag->up, s->pool, s->merger.scratch, each);
+        if (frag->down) codec_use_pool(frag->down, s->pool, s->merger.scratch, each);
+        for (uint32_t i = 0; i < frag->n_arriving; i++)
+            codec_use_pool(frag->arriving[i], s->pool, s->merger.scratch, each);
+    }
+}
+
 static enum status init_merger(struct outer_state *s, size_t part_max, struct err *err)
 {
     int threads = thread_count(s->config);
@@ -101,6 +114,7 @@ static enum status init_merger(struct outer_state *s, size_t part_max, struct er
         return err_set(err, STATUS_NOMEM, "cannot start %d threads: set coordinator.threads", threads);
     bool parameters = config_delta_replaces(s->config, false);
     enum status status = merger_init(&s->merger, s->config, parameters, s->pool, part_max);
+    if (status == STATUS_OK) lend_pool(s);
     bool all = s->deltas && s->tokens && s->squares;
     return all && status == STATUS_OK ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory to merge deltas");
 }

@@ -81,7 +81,8 @@ bool download_next(const struct download *s, struct download_item *item, uint64_
     assert(best->at < best->end && best->end <= best->total);
     *item = *best;
     uint64_t end = best->at < best->hole_from && best->hole_from < best->end ? best->hole_from : best->end;
-    *size_p = end - best->at < DOWNLOAD_CHUNK ? end - best->at : DOWNLOAD_CHUNK;
+    /* Workers whose windows end elsewhere share the chunks behind them. */
+    *size_p = min_u64(end - best->at, DOWNLOAD_CHUNK - best->at % DOWNLOAD_CHUNK);
     assert(*size_p > 0);
     return true;
 }

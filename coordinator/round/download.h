@@ -40,13 +40,13 @@ bool download_wake(struct download *s, uint32_t fragment, uint64_t version, uint
 /* Skips bytes [from, to) of this update, 0 < from, because the worker has them. A request that begins inside these
  * bytes is sent completely: the worker does not have them after all. */
 void download_leave_out(struct download *s, uint32_t fragment, uint64_t version, uint64_t from, uint64_t to);
-/* The next chunk to send, of the oldest request; false: nothing to send. */
+/* The next chunk to send, of the oldest request: up to a multiple of DOWNLOAD_CHUNK. False: nothing to send. */
 bool download_next(const struct download *s, struct download_item *item, uint64_t *size_p);
 /* The caller sent `size` bytes of the chunk. Size 0: the object cannot be sent, the request is removed. */
 void download_sent(struct download *s, const struct download_item *item, uint64_t size);
 
-/* The lane was full. A retry costs reading and checking the chunk, so the next one waits until again_us. The wait
- * doubles with each failure and halves with each sent chunk. */
+/* The lane was full: the next try waits until again_us. The wait doubles with each failure and halves with each sent
+ * chunk. */
 void download_full(struct download *s, uint64_t now_us);
 /* The worker has a new connection: ends the wait. */
 void download_resume(struct download *s);

@@ -37,6 +37,7 @@ struct part {
     float norm;
     struct journal_ref at; /* of the payload */
     uint64_t held_us;      /* async: when it was delivered; volatile, 0: by an earlier process */
+    uint32_t place;        /* of the payload in memory (coordinator/outer/held.h); volatile, 0: none */
 };
 
 struct assignment {

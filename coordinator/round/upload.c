@@ -22,11 +22,15 @@ static void grant(struct upload *u, struct upload_pool *pool)
     u->told = u->have;
 }
 
+bool upload_continues(const struct upload *u, const struct msg_offer *offer)
+{
+    return u->active && u->offer.round == offer->round && u->offer.bytes == offer->bytes &&
+           u->offer.crc == offer->crc && u->offer.base_version == offer->base_version;
+}
+
 void upload_start(struct upload *u, struct upload_pool *pool, const struct msg_offer *offer, uint32_t slot)
 {
-    bool same = u->active && u->offer.round == offer->round && u->offer.bytes == offer->bytes &&
-                u->offer.crc == offer->crc && u->offer.base_version == offer->base_version;
-    if (!same) {
+    if (!upload_continues(u, offer)) {
         upload_drop(u, pool);
         *u = (struct upload){.active = true, .slot = slot};
     }
@@ -38,9 +42,8 @@ void upload_start(struct upload *u, struct upload_pool *pool, const struct msg_o
 enum status upload_chunk(struct upload *u, struct upload_pool *pool, const struct msg_chunk *chunk)
 {
     if (!u->active || chunk->key != u->offer.round || chunk->offset != u->have) return STATUS_AGAIN;
-    if (chunk->total != u->offer.bytes || chunk->size > u->offer.bytes - u->have ||
-        crc32c(0, chunk->data, chunk->size) != chunk->crc)
-        return STATUS_CORRUPT;
+    if (chunk->total != u->offer.bytes || chunk->size > u->offer.bytes - u->have) return STATUS_CORRUPT;
+    u->crc = crc32c_join(u->crc, chunk->crc, chunk->size);
     pool->granted -= min_u64(chunk->size, u->upto - u->have);
     u->have += chunk->size;
     u->upto = max_u64(u->upto, u->have);
@@ -62,9 +65,9 @@ bool upload_complete(const struct upload *u)
     return u->active && u->have == u->offer.bytes;
 }
 
-bool upload_intact(const struct upload *u, const uint8_t *data)
+bool upload_intact(const struct upload *u)
 {
-    return crc32c(0, data, u->offer.bytes) == u->offer.crc;
+    return upload_complete(u) && u->crc == u->offer.crc;
 }
 
 void upload_drop(struct upload *u, struct upload_pool *pool)

@@ -40,10 +40,13 @@ atoll_planted(norms_of_deltas_kept compress/merge.c
 atoll_planted(relayed_step_omitted compress/apply_update.c
     "apply_sgd(job->theta + at,"
     "if (0) apply_sgd(job->theta + at,")
+atoll_planted(chunk_of_another_update coordinator/engine/state/chunk_cache.c
+    "has->key != chunk->key ||"
+    "")
 atoll_planted(own_delta_sent_back coordinator/engine/engine_data.c
     "s->own[offer.fragment] = (struct session_own){.round = offer.round + 1};"
     "(void)0;")
-atoll_planted(own_delta_omitted_in_new_session coordinator/engine/engine_data.c
+atoll_planted(own_delta_omitted_in_new_session coordinator/engine/engine_objects.c
     "if (own && own->round == l->named[i].round + 1) {"
     "if (own) {")
 atoll_planted(union_drops_residual coordinator/outer/publish.c

@@ -58,22 +58,37 @@ static enum status send_parts(struct listener *l, struct peer *peer, zmq_msg_t *
     return n < 0 ? STATUS_IO : STATUS_OK;
 }
 
-static enum status listener_send(struct transport *t, uint64_t number, enum wire_lane lane, const uint8_t *data,
-                                 size_t size)
+static enum status listener_send_block(struct transport *t, uint64_t number, enum wire_lane lane,
+                                       struct wire_block *block)
 {
     struct listener *l = (struct listener *)t;
     struct peer *peer = peers_find(&l->peers, number);
     if (!peer) return STATUS_CLOSED;
     if (peer->lane != lane) return STATUS_INVALID;
     zmq_msg_t msg;
-    TRY(backlog_message(&l->backlog, peers_slot(&l->peers, peer), data, size, &msg));
+    TRY(backlog_message(&l->backlog, peers_slot(&l->peers, peer), block, &msg));
     enum status status = send_parts(l, peer, &msg);
     if (status != STATUS_OK) {
         zmq_msg_close(&msg);
         return status;
     }
-    l->base.sent += transport_wire_bytes(size);
+    l->base.sent += transport_wire_bytes(block->size);
     return STATUS_OK;
+}
+
+static enum status listener_send(struct transport *t, uint64_t number, enum wire_lane lane, const uint8_t *data,
+                                 size_t size)
+{
+    struct listener *l = (struct listener *)t;
+    struct peer *peer = peers_find(&l->peers, number);
+    if (peer && !backlog_admits(&l->backlog, peers_slot(&l->peers, peer), size)) return STATUS_AGAIN; /* no copy */
+    struct wire_block *block = wire_block_new(size);
+    if (!block) return STATUS_NOMEM;
+    memcpy(block->data, data, size);
+    block->size = size;
+    enum status status = listener_send_block(t, number, lane, block);
+    wire_block_drop(block);
+    return status;
 }
 
 /* Read one message into its lane's queue. AGAIN: there is none. A message with a foreign routing id is dropped. The key
@@ -251,6 +266,7 @@ enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, c
 {
     static const struct transport_ops ops = {
         .send = listener_send,
+        .send_block = listener_send_block,
         .recv = listener_recv,
         .wake = zmq_base_wake,
         .drop = listener_drop,

@@ -209,7 +209,9 @@ bool engine_has_memory(struct engine *e, uint64_t peer, const struct msg_join *m
     struct err why = {0};
     for_each_session(e, s) workers += memcmp(s->uuid, m->uuid, WIRE_UUID) != 0;
     if (outer_state_bytes(&need, &e->config, &e->ledger.layout, workers, &why) != STATUS_OK) return true;
-    need += min_u64(UPLOAD_CREDIT, workers * e->ledger.layout.n_params * sizeof(float));
+    uint64_t theta = e->ledger.layout.n_params * sizeof(float);
+    need += min_u64(UPLOAD_CREDIT + e->ledger.held.most, workers * theta);
+    need += min_u64(e->chunks.n * (uint64_t)DOWNLOAD_CHUNK, theta);
     if (need <= all) return true;
     engine_refuse(e, peer, m->name, REFUSE_FULL,
                   "the run has no memory for '%s': with %u workers the coordinator would need %s of memory and has %s; "

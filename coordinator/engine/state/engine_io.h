@@ -7,6 +7,7 @@
 
 #include "common/base/status.h"
 #include "coordinator/engine/state/engine_event.h"
+#include "wire/block.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
 
@@ -36,6 +37,9 @@ struct engine_io {
     /* Sends one message to a peer. AGAIN: the lane is full; the engine retries chunks and drops control messages, which
      * the worker requests again. CLOSED: the peer is gone. */
     enum status (*send)(void *ctx, uint64_t peer, enum wire_lane lane, const struct msg *m);
+    /* The same for an encoded message of this type, whose bytes several peers share. NULL: the engine uses `send`. */
+    enum status (*send_block)(void *ctx, uint64_t peer, enum wire_lane lane, enum msg_type type,
+                              struct wire_block *block);
     /* Receives events for metrics and log lines; may be NULL. */
     void (*event)(void *ctx, const struct engine_event *event);
     /* The key of a peer. False: the connection is gone. NULL: no keys are checked (simulation). */

@@ -5,10 +5,12 @@
  *     engine_notes.c    warnings that hold until their cause ends
  *     engine_effects.c  clock, sends, refusals, events
  *     engine_state.c    questions about the state
- *     session.c         the table of sessions */
+ *     session.c         the table of sessions
+ *     chunk_cache.c     encoded chunks of downloads */
 #ifndef COORDINATOR_ENGINE_STATE_H
 #define COORDINATOR_ENGINE_STATE_H
 
+#include "coordinator/engine/state/chunk_cache.h"
 #include "coordinator/engine/state/engine_io.h"
 #include "coordinator/engine/state/session.h"
 #include "coordinator/ledger/checkpoint.h"
@@ -214,7 +216,8 @@ struct engine {
     uint64_t differing[2];                      /* sessions whose learning rates differ */
     struct logged_text logged[ENGINE_REFUSALS]; /* the latest logged refusals */
     uint64_t rejected[REJECT_LAST + 1];         /* refused deltas of this process, by enum reject_code */
-    uint8_t *chunk;                             /* [DOWNLOAD_CHUNK] */
+    struct chunk_cache chunks;                  /* of downloads */
+    float *floats;                              /* [DOWNLOAD_CHUNK bytes and 2 floats] of a snapshot */
     struct checkpoint_info fresh;               /* the snapshot in the spool */
     uint64_t fresh_us;                          /* time of its write; 0: none */
 

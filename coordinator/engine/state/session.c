@@ -201,6 +201,12 @@ void session_bind(struct session_table *t, struct session *s, uint64_t peer)
 
 /* --- uploads ------------------------------------------------------------------------------------------------------ */
 
+static void give_place(struct session_table *t, struct upload *u)
+{
+    if (t->held) held_give(t->held, u->place);
+    u->place = 0;
+}
+
 struct upload *session_upload(struct session_table *t, struct session *s, const struct msg_offer *offer)
 {
     uint64_t *used = t->spooled + (size_t)offer->fragment * t->words;
@@ -213,13 +219,17 @@ struct upload *session_upload(struct session_table *t, struct session *s, const 
         assert(slot < t->cap);
         used[word] |= UINT64_C(1) << slot % 64;
     }
+    bool goes_on = upload_continues(u, offer);
+    if (!goes_on) give_place(t, u);
     upload_start(u, &t->uploads, offer, slot);
+    if (!goes_on && t->held) u->place = held_take(t->held, offer->bytes);
     return u;
 }
 
 void session_upload_drop(struct session_table *t, uint32_t fragment, struct upload *u)
 {
     uint64_t *used = t->spooled + (size_t)fragment * t->words;
+    give_place(t, u);
     if (u->active) used[u->slot / 64] &= ~(UINT64_C(1) << u->slot % 64);
     upload_drop(u, &t->uploads);
 }

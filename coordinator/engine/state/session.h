@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "coordinator/outer/held.h"
 #include "coordinator/round/download.h"
 #include "coordinator/round/transfer.h"
 #include "coordinator/round/upload.h"
@@ -95,6 +96,7 @@ struct session_table {
     uint32_t cap, n_fragments, words;
     uint64_t changes;           /* sessions added and removed so far */
     struct upload_pool uploads; /* the credit of all sessions */
+    struct held *held;          /* borrowed; NULL: all uploads are spooled */
     struct session_index by_member, by_bulk;
     uint64_t *to_serve; /* [words] bits of the slots that may have something to send */
     uint64_t *spooled;  /* [n_fragments][words] bits of the spool's slots in use */
@@ -121,10 +123,10 @@ struct session *session_by_bulk(const struct session_table *t, uint64_t peer);
 void session_seat(struct session_table *t, struct session *s, uint32_t member);
 void session_bind(struct session_table *t, struct session *s, uint64_t peer);
 
-/* Starts an upload in the first free slot of the spool, whose size then follows the number of simultaneous uploads of a
- * fragment. A running upload keeps its slot. */
+/* Starts an upload in memory, and in the first free slot of the spool, whose size then follows the number of
+ * simultaneous uploads of a fragment. A running upload keeps its place and slot. */
 struct upload *session_upload(struct session_table *t, struct session *s, const struct msg_offer *offer);
-/* Ends an upload and frees its slot of the spool. */
+/* Ends an upload and frees its place and slot. */
 void session_upload_drop(struct session_table *t, uint32_t fragment, struct upload *u);
 
 /* The session may have something to send, or nothing any more. */

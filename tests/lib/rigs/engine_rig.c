@@ -10,6 +10,7 @@
 enum { PAYLOAD_MAX = 4096 };
 
 const struct rig_access *rig_access;
+uint64_t rig_held_most;
 void (*rig_meanwhile)(void *ctx, uint64_t bytes, void (*work)(void *arg), void *arg);
 
 static struct msg pool[RIG_OUTBOX]; /* messages are large: only the sent ones use memory */
@@ -135,10 +136,10 @@ enum status rig_start(struct rig *r, struct err *err)
                                      .changes = r->changes,
                                      .n_changes = r->n_changes,
                                      .entropy = r->entropy++,
-                                     .rounds_reported = r->rounds_reported};
-    struct engine_io io = {
-        .ctx = r, .send = rig_send, .event = rig_event, .bytes = rig_bytes, .recovering = rig_recovering};
-    io.meanwhile = rig_meanwhile;
+                                     .rounds_reported = r->rounds_reported,
+                                     .held_most = rig_held_most};
+    struct engine_io io = {.ctx = r, .send = rig_send, .event = rig_event, .bytes = rig_bytes};
+    io.recovering = rig_recovering, io.meanwhile = rig_meanwhile;
     if (rig_access) {
         io.peer = rig_access->peer;
         io.enrol = rig_access->enrol;

@@ -23,6 +23,7 @@ struct rig_access {
 /* The engine's io for long work; ctx: the rig. The same. */
 extern void (*rig_meanwhile)(void *ctx, uint64_t bytes, void (*work)(void *arg), void *arg);
 extern const struct rig_access *rig_access;
+extern uint64_t rig_held_most; /* engine_options.held_most of the next start; at first 0 */
 
 /* Or-ed to the flags of all tensors (enum layout_flags). A test sets it before rig_open and clears it at its end. */
 extern uint32_t rig_layout_flags;

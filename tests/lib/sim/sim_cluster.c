@@ -272,10 +272,13 @@ void sim_cluster_coordinator_start(struct sim_cluster *c)
     c->dying = false;
     c->wake_us = UINT64_MAX;
     c->transport = sim_net_up(c->net, SIM_NET_LISTENER);
+    static const uint64_t held_most[] = {0, 1000, 4000, 1 << 20};
     struct engine_options options = {.config = &config,
-                                      .entropy = c->entropy + c->starts,
-                                      .rounds_reported = sim_check_rounds_reported(c->check),
-                                      .region = c->region != NULL};
+                                     .entropy = c->entropy + c->starts,
+                                     .rounds_reported = sim_check_rounds_reported(c->check),
+                                     .region = c->region != NULL,
+                                     .held_most = held_most[c->entropy % 4],
+                                     .chunks_most = c->entropy / 4 % 2 << 20};
     struct engine_io io = {.ctx = c,
                            .send = coordinator_send,
                            .event = coordinator_event,

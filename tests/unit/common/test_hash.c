@@ -32,6 +32,23 @@ TEST(test_crc_paths_agree)
         assert_int_equal(crc32c(crc32c(0, data, cut), data + cut, sizeof data - cut), crc32c(0, data, sizeof data));
 }
 
+TEST(test_crc_of_parts_joins)
+{
+    uint8_t data[300];
+    for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)rng_u64(3, RNG_TEST, i);
+    uint32_t whole = crc32c(0, data, sizeof data);
+    for (size_t cut = 0; cut <= sizeof data; cut++) {
+        size_t rest = sizeof data - cut;
+        uint32_t a = crc32c(0, data, cut), b = crc32c(0, data + cut, rest);
+        assert_int_equal(crc32c_join(a, b, rest), whole);
+        assert_int_equal(crc32c_join(a, whole, rest), b);
+        assert_int_equal(crc32c_join(crc32c(77, data, cut), b, rest), crc32c(77, data, sizeof data));
+    }
+    static uint8_t large[(1 << 20) + 5];
+    assert_int_equal(crc32c_join(whole, crc32c(0, large, sizeof large), sizeof large),
+                     crc32c(whole, large, sizeof large));
+}
+
 /* Lengths at which the parallel part begins, ends and begins again, continued from an earlier checksum. */
 TEST(test_crc_paths_agree_on_long_input)
 {

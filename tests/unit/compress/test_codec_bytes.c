@@ -8,6 +8,8 @@
 #include "compress/codec_stage.h"
 #include "tests/lib/test.h"
 
+static const struct codec_pool no_pool;
+
 static struct codec *make(const char *spec, size_t n)
 {
     struct codec *codec = NULL;
@@ -264,11 +266,12 @@ TEST(test_lz4_respects_capacity)
     const struct payload_shape shape = {.width = 1};
     size_t size = 0, got = 0;
     for (size_t i = 0; i < sizeof raw; i++) raw[i] = (uint8_t)(i / 30);
-    assert_int_equal(codec_lz4.encode(scratch, &shape, raw, sizeof raw, packed, codec_lz4.bound(sizeof raw), &size),
-                     STATUS_OK);
+    assert_int_equal(
+        codec_lz4.encode(&no_pool, scratch, &shape, raw, sizeof raw, packed, codec_lz4.bound(sizeof raw), &size),
+        STATUS_OK);
     for (size_t cap = 0; cap <= sizeof raw; cap++) {
         memset(out, 0x5a, sizeof out);
-        enum status status = codec_lz4.decode(scratch, &shape, packed, size, out, cap, &got);
+        enum status status = codec_lz4.decode(&no_pool, scratch, &shape, packed, size, out, cap, &got);
         assert_int_equal(status, cap < sizeof raw ? STATUS_CORRUPT : STATUS_OK);
         for (size_t i = cap; i < sizeof out; i++) assert_int_equal(out[i], 0x5a);
     }

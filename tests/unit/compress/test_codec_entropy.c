@@ -10,6 +10,8 @@
 #include "compress/codec_stage.h"
 #include "tests/lib/test.h"
 
+static const struct codec_pool no_pool;
+
 enum kind { UNIFORM, SAME, TWO, SKEWED, GEOMETRIC, RARE, RAMP, NIBBLES, N_KINDS };
 
 static void fill(enum kind kind, uint8_t *bytes, size_t n)
@@ -138,7 +140,8 @@ TEST(test_stage_follows_documented_format)
             huffman_count(bytes, n, count);
             huffman_lengths(count, lengths);
             want = slow_block(bytes, n, lengths, expected);
-            assert_int_equal(codec_huff.encode(work, &shape, bytes, n, packed, sizeof packed, &size), STATUS_OK);
+            assert_int_equal(codec_huff.encode(&no_pool, work, &shape, bytes, n, packed, sizeof packed, &size),
+                             STATUS_OK);
             if (want - 13 >= n) { /* not smaller: raw */
                 assert_int_equal(size, 13 + n);
                 assert_int_equal(packed[12], 0);
@@ -157,7 +160,8 @@ TEST(test_stage_follows_documented_format)
                                                                          3,  0, 0, 1, 1, 5};
     const struct payload_shape sections = {.width = 1, .n_sections = 1, .section = {{.to = 7, .width = 2}}};
     size_t size;
-    assert_int_equal(codec_huff.encode(work, &sections, in, sizeof in, packed, sizeof packed, &size), STATUS_OK);
+    assert_int_equal(codec_huff.encode(&no_pool, work, &sections, in, sizeof in, packed, sizeof packed, &size),
+                     STATUS_OK);
     assert_int_equal(size, sizeof out);
     assert_memory_equal(packed, out, size);
     mem_free(work);
@@ -168,16 +172,16 @@ static void check_bytes(uint8_t *work, const struct payload_shape *shape, const 
     size_t bound = codec_huff.bound(n), size = 0, got = 0;
     uint8_t *packed = mem_alloc(1, bound + 1), *again = mem_alloc(1, n + 1);
     packed[bound] = again[n] = 0x5a;
-    assert_int_equal(codec_huff.encode(work, shape, bytes, n, packed, bound, &size), STATUS_OK);
+    assert_int_equal(codec_huff.encode(&no_pool, work, shape, bytes, n, packed, bound, &size), STATUS_OK);
     assert_in_range(size, 1, bound);
-    assert_int_equal(codec_huff.decode(work, shape, packed, size, again, n, &got), STATUS_OK);
+    assert_int_equal(codec_huff.decode(&no_pool, work, shape, packed, size, again, n, &got), STATUS_OK);
     assert_int_equal(got, n);
     assert_memory_equal(again, bytes, n);
     assert_true(packed[bound] == 0x5a && again[n] == 0x5a);
-    if (n) assert_int_equal(codec_huff.decode(work, shape, packed, size, again, n - 1, &got), STATUS_CORRUPT);
+    if (n) assert_int_equal(codec_huff.decode(&no_pool, work, shape, packed, size, again, n - 1, &got), STATUS_CORRUPT);
     for (size_t cap = 0; cap < size; cap += 1 + size / 7) {
         memset(packed, 0x5a, bound);
-        assert_int_equal(codec_huff.encode(work, shape, bytes, n, packed, cap, &got), STATUS_LIMIT);
+        assert_int_equal(codec_huff.encode(&no_pool, work, shape, bytes, n, packed, cap, &got), STATUS_LIMIT);
         for (size_t i = cap; i < bound; i++) assert_int_equal(packed[i], 0x5a);
     }
     mem_free(again);
@@ -237,7 +241,7 @@ static enum status decode_checked(uint8_t *work, const uint8_t *packed, size_t s
     uint8_t *copy = mem_alloc(1, size + 1); /* exact size, so that the sanitizer detects a read past the end */
     memcpy(copy + 1, packed, size);
     out[cap] = 0x5a;
-    enum status status = codec_huff.decode(work, &shape, copy + 1, size, out, cap, &got);
+    enum status status = codec_huff.decode(&no_pool, work, &shape, copy + 1, size, out, cap, &got);
     assert_int_equal(out[cap], 0x5a);
     mem_free(copy);
     if (status != STATUS_OK) {
@@ -258,7 +262,8 @@ TEST(test_hostile_bytes_are_safe)
         size_t size;
         fill((enum kind)kind, bytes, RAW);
         memset(packed, 0, sizeof packed);
-        assert_int_equal(codec_huff.encode(work, &shape, bytes, RAW, packed, sizeof packed, &size), STATUS_OK);
+        assert_int_equal(codec_huff.encode(&no_pool, work, &shape, bytes, RAW, packed, sizeof packed, &size),
+                         STATUS_OK);
         assert_int_equal(decode_checked(work, packed, size, RAW), STATUS_OK);
         for (size_t cut = 0; cut < size; cut++)
             assert_int_equal(decode_checked(work, packed, cut, RAW), STATUS_CORRUPT);
@@ -293,7 +298,7 @@ TEST(test_invalid_blocks_are_refused)
     uint8_t *work = scratch();
     size_t size;
     fill(TWO, bytes, N);
-    assert_int_equal(codec_huff.encode(work, &shape, bytes, N, good, sizeof good, &size), STATUS_OK);
+    assert_int_equal(codec_huff.encode(&no_pool, work, &shape, bytes, N, good, sizeof good, &size), STATUS_OK);
     assert_int_equal(size, STREAMS + 40);
     static const struct {
         size_t at;

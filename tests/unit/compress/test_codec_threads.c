@@ -122,6 +122,54 @@ TEST(test_parts_decode_the_same_with_threads)
     mem_free(alone);
 }
 
+/* Opens a payload with one changed byte, alone and on the pool. */
+static void open_damaged(struct work *w, struct codec *on_pool, size_t size, uint64_t seed)
+{
+    struct codec_view view;
+    size_t at = rng_u64(seed, RNG_TEST, 0) % (seed % 2 ? size : size < 200 ? size : 200); /* often in a head */
+    uint8_t was = w->payload[0][at];
+    w->payload[0][at] ^= (uint8_t)(1 + rng_u64(seed, RNG_TEST, 1) % 255);
+    enum status alone = codec_open(w->codec, w->payload[0], size, w->room[0], &view);
+    enum status shared = codec_open(on_pool, w->payload[0], size, w->room[1], &view);
+    if (alone != shared) fail_msg("%s, byte %zu: %d alone, %d on a pool", codec_spec(on_pool), at, alone, shared);
+    w->payload[0][at] = was;
+}
+
+/* Codecs with a pool of their own: same bytes, values and refusals, for any number of threads; also without room for
+ * scratch memory or output. */
+TEST(test_codec_with_pool_makes_same_payload)
+{
+    enum { EACH = 1 << 20 };
+    uint8_t *scratch = mem_alloc(THREADS + 1, EACH);
+    for (int s = 0; s < N_SPECS; s++)
+        for (int threads = 2; threads <= THREADS + 1; threads++) {
+            struct pool *pool;
+            struct work w;
+            struct codec *codec;
+            size_t size, damages = VALUES && threads == 3 ? 60 : 3;
+            assert_int_equal(pool_create(threads, POOL_FLOATS_EXACT, &pool), STATUS_OK);
+            open_work(&w, specs[s]);
+            assert_int_equal(codec_create(&codec, specs[s], spans, 3, NULL), STATUS_OK);
+            for (int little = 0; little < 2; little++) {
+                codec_use_pool(codec, pool, scratch, little ? 100 : EACH);
+                memset(w.payload[1], 0x55, codec_bound(codec));
+                size_t cap = little ? w.size[0] : codec_bound(codec);
+                assert_int_equal(codec_encode_pool(codec, pool, normal[0], w.payload[1], cap, &size, NULL), STATUS_OK);
+                if (size != w.size[0] || memcmp(w.payload[1], w.payload[0], size))
+                    fail_msg("%s: %d threads make different bytes", specs[s], threads);
+            }
+            codec_use_pool(codec, pool, scratch, EACH);
+            assert_int_equal(codec_decode(w.codec, w.payload[0], size, w.x), STATUS_OK);
+            assert_int_equal(codec_decode(codec, w.payload[0], size, w.acc), STATUS_OK);
+            assert_memory_equal(w.x, w.acc, N * sizeof *w.x);
+            for (uint64_t i = 0; i < damages; i++) open_damaged(&w, codec, size, i);
+            codec_destroy(codec);
+            close_work(&w);
+            pool_destroy(pool);
+        }
+    mem_free(scratch);
+}
+
 static float residual[N];
 
 /* Encode reports the first of several NaN, whichever thread finds it, and refuses a small capacity like one thread. */

@@ -126,6 +126,31 @@ TEST(test_adding_together_equals_adding_in_order)
     }
 }
 
+/* Coordinates that are not in the list decode to -0. */
+TEST(test_list_has_all_values)
+{
+    static const char *const specs[] = {"topk:64/4096+sign", "topk:1000/4096+2bit", "topk:1500/2048+int8",
+                                        "topk:3/256+fp16", "topk:40/65536+sign"};
+    for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
+        struct work w;
+        work_open(&w, specs[s]);
+        uint32_t *index = mem_alloc(N, sizeof *index);
+        float *value = mem_alloc(N, sizeof *value);
+        for (unsigned r = 0; r < R; r += 3) {
+            for (size_t i = 0; i < N; i++) w.acc[i] = -0.0f;
+            for (size_t p = 0; p < codec_parts(w.codec); p++) {
+                size_t from = codec_part(w.codec, p).from, n = codec_view_list(&w.view[r], p, index, value);
+                for (size_t i = 0; i < n; i++) w.acc[from + index[i]] = value[i];
+                for (size_t i = 1; i < n; i++) assert_true(index[i] > index[i - 1]);
+            }
+            if (memcmp(w.acc, w.decoded[r], N * sizeof *w.acc)) fail_msg("%s: payload %u", specs[s], r);
+        }
+        mem_free(index);
+        mem_free(value);
+        work_close(&w);
+    }
+}
+
 /* Changes the parameter in the head of each group in turn: it no longer fits the gaps. */
 TEST(test_invalid_parameter_of_any_group_is_detected)
 {

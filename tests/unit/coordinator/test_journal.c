@@ -48,6 +48,34 @@ static void append(struct journal *j, uint16_t type, uint8_t fill, size_t size)
     assert_memory_equal(back, body, size); /* the reference points to the body */
 }
 
+/* A record whose last part has a known checksum has the bytes of any other. */
+TEST(test_known_checksum_gives_same_record)
+{
+    uint8_t bytes[2][400], body[300];
+    for (size_t i = 0; i < sizeof body; i++) body[i] = (uint8_t)(i * 7);
+    const struct store_part parts[2] = {{body, 68}, {body + 68, sizeof body - 68}};
+    size_t size[2];
+    for (int known = 0; known < 2; known++) {
+        struct store *store;
+        struct journal j = {0};
+        struct journal_ref at;
+        assert_int_equal(store_mem_create(&store), STATUS_OK);
+        assert_int_equal(journal_begin(&j, store, 0, NULL), STATUS_OK);
+        uint32_t crc = crc32c(0, parts[1].data, parts[1].size);
+        enum status status = known ? journal_append_known(&j, 5, &parts[0], &parts[1], crc, &at, NULL)
+                                   : journal_append(&j, 5, parts, 2, &at, NULL);
+        assert_int_equal(status, STATUS_OK);
+        const uint8_t *segment = store_mem_segment(store, 0, &size[known], NULL);
+        assert_true(size[known] <= sizeof bytes[known] && at.offset == size[known] - sizeof body);
+        memcpy(bytes[known], segment, size[known]);
+        store_mem_destroy(store);
+    }
+    assert_int_equal(size[0], size[1]);
+    assert_memory_equal(bytes[0], bytes[1], size[0]);
+    struct journal closed = {0};
+    assert_int_equal(journal_append_known(&closed, 5, &parts[0], &parts[1], 0, NULL, NULL), STATUS_STATE);
+}
+
 /* Segment 0: three records, sync, three more; segment 1: two records, not synced. */
 static void sample(struct store *store, struct journal *j)
 {

@@ -14,11 +14,21 @@ enum { MIB = 1 << 20, STALLED = 3, READERS = STALLED + 1, SECOND = 1000 * 1000 }
 
 static uint8_t chunk[WIRE_CHUNK_MAX];
 
+static enum status queue(struct backlog *b, unsigned slot, size_t size, zmq_msg_t *msg)
+{
+    struct wire_block *block = wire_block_new(size);
+    if (!block) return STATUS_NOMEM;
+    block->size = size;
+    enum status status = backlog_message(b, slot, block, msg);
+    wire_block_drop(block);
+    return status;
+}
+
 /* Queues messages for `slot` until the backlog is full; returns their number. */
 static int fill(struct backlog *b, unsigned slot, size_t size, zmq_msg_t *msgs, int cap)
 {
     int n = 0;
-    while (n < cap && backlog_message(b, slot, chunk, size, &msgs[n]) == STATUS_OK) n++;
+    while (n < cap && queue(b, slot, size, &msgs[n]) == STATUS_OK) n++;
     assert_true(n < cap);
     return n;
 }
@@ -51,13 +61,36 @@ TEST(test_one_message_is_always_accepted)
 {
     static struct backlog b;
     static zmq_msg_t msgs[100];
-    for (unsigned i = 0; i < 100; i++) assert_int_equal(backlog_message(&b, i, chunk, MIB, &msgs[i]), STATUS_OK);
+    for (unsigned i = 0; i < 100; i++) assert_int_equal(queue(&b, i, MIB, &msgs[i]), STATUS_OK);
     zmq_msg_t more;
-    assert_int_equal(backlog_message(&b, 0, chunk, 1, &more), STATUS_AGAIN);
+    assert_int_equal(queue(&b, 0, 1, &more), STATUS_AGAIN);
     for (unsigned i = 0; i < 100; i++) zmq_msg_close(&msgs[i]);
-    mem_fail_after(1);
-    assert_int_equal(backlog_message(&b, 0, chunk, 1, &more), STATUS_NOMEM);
+    for (int i = 1; i < 3; i++) {
+        mem_fail_after(i);
+        assert_int_equal(queue(&b, 0, 1, &more), STATUS_NOMEM);
+    }
+    mem_fail_after(0);
     assert_int_equal(atomic_load(&b.total), 0);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+/* Connections that send the same block share its memory; for each of them its bytes count. */
+TEST(test_shared_block_counts_for_each_connection)
+{
+    static struct backlog b;
+    zmq_msg_t msgs[8];
+    struct wire_block *block = wire_block_new(MIB);
+    assert_non_null(block);
+    block->size = MIB;
+    for (unsigned i = 0; i < 8; i++) {
+        assert_int_equal(backlog_message(&b, i, block, &msgs[i]), STATUS_OK);
+        assert_ptr_equal(zmq_msg_data(&msgs[i]), block->data);
+    }
+    assert_true(!wire_block_is_own(block) && atomic_load(&b.total) == 8 * MIB && mem_live_bytes() < 2 * MIB);
+    for (unsigned i = 0; i < 8; i++) zmq_msg_close(&msgs[i]);
+    assert_true(wire_block_is_own(block) && !atomic_load(&b.total));
+    wire_block_drop(block);
+    assert_int_equal(mem_live_bytes(), 0);
 }
 
 static uint64_t hello(struct transport *listener, struct transport *dialler)

@@ -213,6 +213,45 @@ TEST(test_encode_refuses_values_over_limits)
     assert_int_equal(msg_encoded_size(&m), 0);
 }
 
+/* A chunk that is encoded around its data has the bytes of one that is encoded from elsewhere. */
+TEST(test_chunk_is_encoded_in_place)
+{
+    static uint8_t other[sizeof buffer];
+    for (uint64_t seed = 1; seed < 20; seed++) {
+        size_t size = 0;
+        msg_sample(&m, MSG_CHUNK, seed, 5);
+        size_t whole = encode();
+        struct msg_chunk chunk = m.chunk;
+        memset(other, 0xee, sizeof other);
+        memcpy(other + MSG_CHUNK_HEAD, m.chunk.data, m.chunk.size);
+        chunk.crc = 0;
+        assert_int_equal(msg_encode_chunk(&chunk, other, &size), STATUS_OK);
+        assert_int_equal(size, whole);
+        assert_memory_equal(other, buffer, whole);
+        assert_int_equal(chunk.crc, m.chunk.crc);
+    }
+    struct msg_chunk beyond = m.chunk;
+    beyond.total = beyond.offset + beyond.size - 1;
+    size_t size;
+    assert_int_equal(msg_encode_chunk(&beyond, other, &size), STATUS_INVALID);
+}
+
+/* A frame with a right checksum whose CHUNK names another one for its data. */
+TEST(test_chunk_with_wrong_checksum_is_refused)
+{
+    struct err err = {0};
+    msg_sample(&m, MSG_CHUNK, 1, 5);
+    size_t size = encode();
+    buffer[MSG_CHUNK_HEAD - 8] ^= 1; /* crc and the number of bytes are before the data */
+    frame_seal(buffer, WIRE_VERSION, MSG_CHUNK, size - WIRE_HEADER);
+    assert_int_equal(msg_decode(&got, buffer, size, &err), STATUS_CORRUPT);
+    assert_non_null(strstr(err.msg, "checksum of the data"));
+    buffer[MSG_CHUNK_HEAD - 8] ^= 1;
+    buffer[size - 1] ^= 1;
+    frame_seal(buffer, WIRE_VERSION, MSG_CHUNK, size - WIRE_HEADER);
+    assert_int_equal(msg_decode(&got, buffer, size, &err), STATUS_CORRUPT);
+}
+
 /* The largest message of each kind fits the limits of the transport. */
 TEST(test_largest_messages_fit)
 {

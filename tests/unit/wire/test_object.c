@@ -38,6 +38,7 @@ static size_t encode(const struct update *u)
     size_t size = 0;
     assert_int_equal(update_encode(u, buffer, sizeof buffer, &size), STATUS_OK);
     assert_int_equal(size, update_encoded_size(u));
+    assert_int_equal(update_crc(buffer, size), crc32c(0, buffer, size));
     return size;
 }
 

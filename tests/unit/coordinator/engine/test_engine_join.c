@@ -112,7 +112,7 @@ TEST(test_worker_beyond_memory_waits_for_a_place)
     rig_open_with(&rig, rda, 2, false);
     assert_int_equal(outer_state_bytes(&need, &rig.engine->config, &rig.engine->ledger.layout, 2, &err), STATUS_OK);
     snprintf(two, sizeof two, "%llu",
-             (unsigned long long)need + 2 * RIG_PARAMS * sizeof(float)); /* theirs on the way */
+             (unsigned long long)need + 3 * RIG_PARAMS * sizeof(float)); /* theirs on the way, and encoded chunks */
     setenv(HOST_MEMORY_ENV, two, 1);
     rig_say_join(&rig, 2);
     rig_refused(&rig, 2, REFUSE_FULL,
