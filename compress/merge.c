@@ -81,6 +81,7 @@ enum status merger_init(struct merger *m, const struct config *config, bool para
                         size_t part_max)
 {
     *m = (struct merger){.rule = config->merge.rule,
+                         .equal = config->train.method == METHOD_ASYNC,
                          .bounds = merge_bounds_of(config),
                          .parameters = parameters,
                          .parameters_of_means = config_delta_replaces(config, true),
@@ -152,6 +153,7 @@ static enum status reserve(const struct merge *merge)
 /* The tokens that a delta counts. */
 static uint64_t weighed(const struct merge *merge, uint64_t tokens)
 {
+    if (merge->m->equal) return 1;
     return tokens < merge->most ? tokens : merge->most;
 }
 

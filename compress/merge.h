@@ -6,6 +6,9 @@
  *                   worker carries every coordinate, and this is the mean. (SparseLoCo's reference code,
  *                   2508.15706; its paper has the mean.)
  *
+ * async: each delta counts as one token. Without a barrier workers take different numbers of steps, and a delta of more
+ * steps is longer already.
+ *
  *     rda           by tensor: acc = (sum of w_i |x_i|) * u / |u|,   u = sum of w_i x_i / |x_i|, w_i as for the mean.
  * The mean of the norms and the mean of the directions: orthogonal deltas keep their length, which the mean shrinks by
  * the root of their number. The plain mean if |u| < 1e-4, of embeddings (names of tensor_is_embedding), of mean
@@ -67,6 +70,7 @@ struct merge_bounds {
 /* State shared by all merges of a run: rules, threads, scratch memory. */
 struct merger {
     enum merge_rule rule;
+    bool equal; /* async: deltas weigh the same, whatever their tokens */
     struct merge_bounds bounds;
     bool parameters;          /* payloads are parameters: delta = theta - payload */
     bool parameters_of_means; /* same, of mean tensors */

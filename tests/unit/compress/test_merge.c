@@ -28,6 +28,7 @@ struct world {
     uint64_t tokens[R];
     float *x[R]; /* decoded; -0: not sent */
     float *theta, *acc, *expect;
+    bool async;
 };
 
 static float *floats(void)
@@ -95,7 +96,7 @@ static void merge_all(struct world *w, const struct rules *rules, int threads, u
     struct pool *pool = NULL;
     struct merger m;
     struct merge merge;
-    config.train.method = METHOD_DILOCO;
+    config.train.method = w->async ? METHOD_ASYNC : METHOD_DILOCO;
     config.train.dynamic_steps = CHOICE_OFF;
     config.merge.rule = rules->rule;
     config.merge.clip = rules->clip;
@@ -461,6 +462,19 @@ TEST(test_excess_divides_values)
         }
         world_close(&w);
     }
+}
+
+/* async: the plain mean, although tokens differ. */
+TEST(test_async_weighs_equally)
+{
+    static struct world w;
+    const struct rules rules = {MERGE_MEAN, MERGE_CLIP_OFF, false};
+    world_open(&w, "fp32");
+    w.async = true;
+    merge_all(&w, &rules, 1, 3, 3);
+    for (uint64_t k = 0; k < N; k++)
+        assert_true(fabs((double)w.acc[k] - ((double)w.x[0][k] + (double)w.x[1][k] + (double)w.x[2][k]) / 3) < 1e-5);
+    world_close(&w);
 }
 
 TEST_MAIN(NULL, NULL)
