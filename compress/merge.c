@@ -377,7 +377,7 @@ static float weight_of(const struct merge *merge, const struct merge_delta *delt
 
 static double scale_of(const struct merge_delta *delta)
 {
-    return delta->excess > 0 ? 1 / delta->excess : 1;
+    return delta->divisor > 0 ? 1 / delta->divisor : 1;
 }
 
 static bool clipped(const struct merge *merge, const double *factors, struct codec_part part)

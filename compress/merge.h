@@ -52,7 +52,7 @@ struct merge_delta {
     const uint8_t *payload; /* [size] */
     size_t size;
     uint64_t tokens;
-    double excess;          /* async: divides its values; 0: nothing does. Not for parameters */
+    double divisor;         /* async: divides its values; 0: nothing does. Not for parameters */
     uint8_t *room;          /* [codec_open_room], for this delta alone; unused if that is 0 */
     struct codec_view view; /* filled by merge_open */
 };

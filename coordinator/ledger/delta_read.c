@@ -1,13 +1,16 @@
 #include "coordinator/ledger/delta_read.h"
 
 #include <assert.h>
+#include <math.h>
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
+#include "common/base/minmax.h"
 
 /* Deltas [first, first + count) of a close, in memory and opened. */
 struct group {
     uint32_t first, count;
+    uint64_t newest; /* base version of the merge */
 };
 
 static size_t aligned(size_t bytes)
@@ -24,20 +27,37 @@ static size_t room_for(const struct ledger *l, const struct round_close *close, 
     return aligned(bytes + sizeof(uint32_t)) + count * aligned(room);
 }
 
-/* async: a merge of fewer deltas than are clipped against each other scales a delta down to the norm that the members'
+/* A merge of fewer deltas than are clipped against each other scales a delta down to the norm that the members'
  * last deltas predict. */
 static double excess_of(const struct ledger *l, const struct round_close *close, uint32_t i)
 {
     const struct merge_bounds *bounds = &l->outer.merger.bounds;
-    if (l->config->train.method != METHOD_ASYNC || bounds->least == UINT32_MAX || close->n >= bounds->least) return 0;
+    if (bounds->least == UINT32_MAX || close->n >= bounds->least) return 0;
     struct round_peers peers;
     round_peers_of(&l->round, close, &peers);
     double excess = round_excess(&l->round, &peers, i);
     return excess > bounds->whole ? excess : 0;
 }
 
-static enum status read_one(struct ledger *l, const struct round_close *close, uint32_t i, uint8_t *dst,
-                            struct merge_delta *delta, struct err *err)
+static uint64_t newest_base(const struct ledger *l, const struct round_close *close)
+{
+    uint64_t newest = 0;
+    for (uint32_t i = 0; i < close->n; i++)
+        newest = max_u64(newest, round_close_part(&l->round, close, i)->base_version);
+    return newest;
+}
+
+/* async: divides the delta's values; 0: nothing does. Its base may be k updates older than the newest of the merge. */
+static double divisor_of(const struct ledger *l, const struct round_close *close, uint32_t i, uint64_t newest)
+{
+    if (l->config->train.method != METHOD_ASYNC) return 0;
+    double excess = excess_of(l, close, i);
+    uint64_t k = newest - round_close_part(&l->round, close, i)->base_version;
+    return k || excess > 0 ? fmax(excess, 1) * sqrt(1 + (double)k) : 0;
+}
+
+static enum status read_one(struct ledger *l, const struct round_close *close, uint32_t i, uint64_t newest,
+                            uint8_t *dst, struct merge_delta *delta, struct err *err)
 {
     const struct part *part = round_close_part(&l->round, close, i);
     assert(part->state == PART_HELD || part->state == PART_MERGED);
@@ -47,7 +67,7 @@ static enum status read_one(struct ledger *l, const struct round_close *close, u
     delta->payload = dst;
     delta->size = part->bytes;
     delta->tokens = part->tokens;
-    delta->excess = excess_of(l, close, i);
+    delta->divisor = divisor_of(l, close, i, newest);
     if (status == STATUS_OK) status = merge_open(l->outer.fragments[close->fragment].up, delta);
     if (status == STATUS_OK) return status;
     return err_set(err, status, "cannot read the delta of worker '%s' from the journal",
@@ -69,7 +89,7 @@ static enum status read_group(struct ledger *l, const struct round_close *close,
     size_t rooms = room_for(l, close, g->first, g->count, at) - g->count * room;
     for (uint32_t i = 0; i < g->count; i++) {
         o->deltas[i].room = room ? o->payload + rooms + i * room : NULL;
-        TRY(read_one(l, close, g->first + i, o->payload + at, &o->deltas[i], err));
+        TRY(read_one(l, close, g->first + i, g->newest, o->payload + at, &o->deltas[i], err));
         at += o->deltas[i].size;
         assert(at <= o->payload_cap);
     }
@@ -82,7 +102,7 @@ enum status delta_read_merge(struct ledger *l, const struct round_close *close, 
     struct outer_state *o = &l->outer;
     const struct fragment *frag = &l->layout.fragments[close->fragment];
     struct codec *up = o->fragments[close->fragment].up;
-    struct group g = {0};
+    struct group g = {.newest = newest_base(l, close)};
     struct merge merge;
     assert(close->n > 0 && close->n <= WIRE_NAMED_MAX);
     bool all = together || merge_needs_all(&o->merger, up);
@@ -95,7 +115,8 @@ enum status delta_read_merge(struct ledger *l, const struct round_close *close, 
             TRY(read_group(l, close, at, all, &g, err));
             merge_compute_norms(&merge, o->deltas, g.count);
         }
-        if (g.first) g = (struct group){0}; /* the deltas needed several groups: start again at the first */
+        if (g.first)
+            g = (struct group){.newest = g.newest}; /* the deltas needed several groups: start again at the first */
     }
     if (g.count) merge_add(&merge, o->deltas, g.count);
     while (g.first + g.count < close->n) {

@@ -439,7 +439,7 @@ TEST(test_two_deltas_are_not_clipped)
 }
 
 /* async: a merge of one or two deltas divides their values. */
-TEST(test_excess_divides_values)
+TEST(test_divisor_divides_values)
 {
     static struct world w;
     const char *const specs[] = {"fp32", "topk:64/4096+sign"};
@@ -448,10 +448,10 @@ TEST(test_excess_divides_values)
         world_open(&w, specs[s]);
         weigh_equally(&w);
         for (uint32_t n = 1; n <= 2; n++) {
-            w.deltas[0].excess = 0;
+            w.deltas[0].divisor = 0;
             merge_all(&w, &rules, 1, n, n);
             memcpy(w.expect, w.acc, N * sizeof *w.acc);
-            w.deltas[0].excess = 4;
+            w.deltas[0].divisor = 4;
             merge_all(&w, &rules, 1, n, n);
             for (uint64_t k = 0; k < N; k++) {
                 double part = s && n == 2 && sent(w.x[0][k]) && sent(w.x[1][k]) ? 0.5 : n == 2 && !s ? 0.5 : 1;
