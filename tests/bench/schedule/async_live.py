@@ -4,7 +4,7 @@ A row is a pair of runs for each seed, with equal tokens: 22,000 parameters, int
 relay of its own. A step sleeps until its time is over, so that runs side by side hardly compute. Rates and speeds fall
 evenly from the best worker to the worst.
 
-- seconds: from the last join to the last outer step. bytes: down, async over diloco.
+- seconds: from the last join to the last outer step; of async the median. bytes: down, async over diloco.
 - gain: seconds of diloco over those of async. most: the largest gain: with transfers that cost nothing, all train all the
   time.
 """
@@ -126,7 +126,7 @@ def print_row(row: Row, pairs: list[tuple[dict[str, Any], ...]], options: argpar
     n = len(pairs)
     result = {"workers": row.workers, "mbit": row.mbit, "links": row.links, "speeds": row.speeds,
               "overlap": row.overlap, "diloco_s": pairs[0][0]["seconds"],
-              "async_s": statistics.fmean(b["seconds"] for _, b in pairs),
+              "async_s": statistics.median(b["seconds"] for _, b in pairs),
               "bytes": statistics.fmean(b["down"] / a["down"] for a, b in pairs), "loss": statistics.fmean(differ),
               "interval": T95.get(n, 2.5) * statistics.stdev(differ) / math.sqrt(n) if n > 1 else math.nan,
               "losses": differ, "diloco_loss": statistics.fmean(a["loss"] for a, _ in pairs)}
