@@ -82,6 +82,7 @@ enum status merger_init(struct merger *m, const struct config *config, bool para
                         size_t part_max)
 {
     *m = (struct merger){.rule = config->merge.rule,
+                         .equal = config->train.method == METHOD_ASYNC,
                          .bounds = merge_bounds_of(config),
                          .parameters = parameters,
                          .parameters_of_means = config_delta_replaces(config, true),
@@ -154,6 +155,7 @@ static enum status reserve(const struct merge *merge)
 /* The tokens that a delta counts. */
 static uint64_t weighed(const struct merge *merge, uint64_t tokens)
 {
+    if (merge->m->equal) return 1;
     return tokens < merge->most ? tokens : merge->most;
 }
 
@@ -348,7 +350,7 @@ static float weight_of(const struct merge *merge, const struct merge_delta *delt
 
 static double scale_of(const struct merge_delta *delta)
 {
-    return delta->excess > 0 ? 1 / delta->excess : 1;
+    return delta->divisor > 0 ? 1 / delta->divisor : 1;
 }
 
 static bool clipped(const struct merge *merge, const double *factors, struct codec_part part)

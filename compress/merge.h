@@ -7,6 +7,9 @@
  *                   worker carries every coordinate, and this is the mean. (SparseLoCo's reference code,
  *                   2508.15706; its paper has the mean.)
  *
+ * async: each delta counts as one token. Without a barrier workers take different numbers of steps, and a delta of more
+ * steps is longer already.
+ *
  *     rda           by tensor: acc = (sum of w_i |x_i|) * u / |u|,   u = sum of w_i x_i / |x_i|, w_i as for the mean.
  * The mean of the norms and the mean of the directions: orthogonal deltas keep their length, which the mean shrinks by
  * the root of their number. The plain mean if |u| < 1e-4, of embeddings (names of tensor_is_embedding), of mean
@@ -50,7 +53,7 @@ struct merge_delta {
     const uint8_t *payload; /* [size] */
     size_t size;
     uint64_t tokens;
-    double excess;          /* async: divides its values; 0: nothing does. Not for parameters */
+    double divisor;         /* async: divides its values; 0: nothing does. Not for parameters */
     bool checked;           /* codec_open has accepted these bytes before */
     uint8_t *room;          /* [codec_open_room], for this delta alone; unused if that is 0 */
     struct codec_view view; /* filled by merge_open */
@@ -69,6 +72,7 @@ struct merge_bounds {
 /* State shared by all merges of a run: rules, threads, scratch memory. */
 struct merger {
     enum merge_rule rule;
+    bool equal; /* async: deltas weigh the same, whatever their tokens */
     struct merge_bounds bounds;
     bool parameters;          /* payloads are parameters: delta = theta - payload */
     bool parameters_of_means; /* same, of mean tensors */

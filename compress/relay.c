@@ -27,7 +27,7 @@ enum status relay_split(struct merge_delta *deltas, uint32_t n, const uint8_t *s
         if (bytes > size - at) return STATUS_CORRUPT;
         deltas[i].payload = src + at;
         deltas[i].size = (size_t)bytes;
-        deltas[i].excess = 0;
+        deltas[i].divisor = 0;
         at += (size_t)bytes;
     }
     return at == size ? STATUS_OK : STATUS_CORRUPT;

@@ -10,7 +10,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "float arrays are written as little-endian bytes");
 
-static const char magic[8] = {'A', 'T', 'O', 'L', 'L', 'S', '3', '\n'}; /* the digit is the format */
+static const char magic[8] = {'A', 'T', 'O', 'L', 'L', 'S', '4', '\n'}; /* the digit is the format */
 
 enum { FORMAT_AT = 6, PREFIX = 24, HEAD_MAX = 1 << 30, ARRAYS_MAX = CHECKPOINT_ARRAYS_MAX };
 
@@ -194,12 +194,6 @@ static const struct field ledger_fields[] = {
     F64_ANY(ledger, round.loss_sum),
     END,
 };
-static const struct field fragment_fields[] = {
-    U32(outer_fragment, buffered),
-    U64(outer_fragment, merged),
-    U64(outer_fragment, merged_tokens),
-    END,
-};
 /* Only of a region, at the end of the head. */
 static const struct field region_fields[] = {
     BOOL(ledger, round.region.sealed), U64(ledger, round.region.granted),   U32(ledger, round.region.steps),
@@ -213,7 +207,6 @@ static const struct field count_fields[] = {COUNT(count, members, 0, MEMBERS_MAX
 const struct field_part checkpoint_parts[] = {
     {"begin", checkpoint_head_fields},
     {"totals", ledger_fields},
-    {"each fragment", fragment_fields},
     {"lease book", lease_book_fields},
     {"each free range", wire_range_fields},
     {"each lease", lease_fields},
@@ -258,7 +251,6 @@ static void head_encode(const struct ledger *l, const struct checkpoint_head *he
     const uint32_t F = l->layout.n_fragments;
     fields_put(checkpoint_head_fields, head, w);
     fields_put(ledger_fields, l, w);
-    fields_put_all(fragment_fields, l->outer.fragments, sizeof *l->outer.fragments, F, w);
     lease_encode(&r->leases, w);
     fields_put(count_fields, &(struct count){r->members.n}, w);
     for (uint32_t i = 0; i < r->members.n; i++) member_encode(r->members.members[i], F, w);
@@ -273,7 +265,6 @@ static enum status round_decode(struct ledger *l, struct reader *r)
     const uint32_t F = l->layout.n_fragments;
     fields_read(ledger_fields, l, r);
     if (round->again_steps > round->p.max_steps || round->again_before > round->again_steps) reader_fail(r);
-    fields_read_all(fragment_fields, l->outer.fragments, sizeof *l->outer.fragments, F, r);
     TRY(lease_decode(&round->leases, r));
     fields_read(count_fields, &count, r);
     for (uint32_t i = 0; !r->bad && i < count.members; i++) TRY(member_decode(round, F, r));

@@ -1,10 +1,12 @@
 #include "coordinator/ledger/delta_read.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
+#include "common/base/minmax.h"
 
 /* Deltas [first, first + count) of a close, in memory and opened. */
 struct group {
@@ -20,8 +22,9 @@ static size_t aligned(size_t bytes)
 struct reading {
     struct ledger *l;
     const struct round_close *close;
-    size_t at;     /* s->payload from here on */
-    bool together; /* all deltas end to end in s->payload; otherwise those in memory stay where they are */
+    size_t at;       /* s->payload from here on */
+    uint64_t newest; /* base version of these deltas */
+    bool together;   /* all deltas end to end in s->payload; otherwise those in memory stay where they are */
 };
 
 static const uint8_t *in_memory(const struct reading *r, uint32_t i)
@@ -44,16 +47,33 @@ static size_t room_for(const struct reading *r, uint32_t first, uint32_t count)
     return aligned(bytes + sizeof(uint32_t)) + count * aligned(room);
 }
 
-/* async: a merge of fewer deltas than are clipped against each other scales a delta down to the norm that the members'
+/* A merge of fewer deltas than are clipped against each other scales a delta down to the norm that the members'
  * last deltas predict. */
 static double excess_of(const struct ledger *l, const struct round_close *close, uint32_t i)
 {
     const struct merge_bounds *bounds = &l->outer.merger.bounds;
-    if (l->config->train.method != METHOD_ASYNC || bounds->least == UINT32_MAX || close->n >= bounds->least) return 0;
+    if (bounds->least == UINT32_MAX || close->n >= bounds->least) return 0;
     struct round_peers peers;
     round_peers_of(&l->round, close, &peers);
     double excess = round_excess(&l->round, &peers, i);
     return excess > bounds->whole ? excess : 0;
+}
+
+static uint64_t newest_base(const struct ledger *l, const struct round_close *close)
+{
+    uint64_t newest = 0;
+    for (uint32_t i = 0; i < close->n; i++)
+        newest = max_u64(newest, round_close_part(&l->round, close, i)->base_version);
+    return newest;
+}
+
+/* async: divides the delta's values; 0: nothing does. Its base may be k updates older than the newest of the merge. */
+static double divisor_of(const struct ledger *l, const struct round_close *close, uint32_t i, uint64_t newest)
+{
+    if (l->config->train.method != METHOD_ASYNC) return 0;
+    double excess = excess_of(l, close, i);
+    uint64_t k = newest - round_close_part(&l->round, close, i)->base_version;
+    return k || excess > 0 ? fmax(excess, 1) * sqrt(1 + (double)k) : 0;
 }
 
 /* Reads a delta of the journal to dst. */
@@ -76,7 +96,7 @@ static enum status read_one(const struct reading *r, uint32_t i, uint8_t *dst, s
     delta->payload = held && !r->together ? held : dst;
     delta->size = part->bytes;
     delta->tokens = part->tokens;
-    delta->excess = excess_of(l, r->close, i);
+    delta->divisor = divisor_of(l, r->close, i, r->newest);
     delta->checked = held != NULL; /* when it was delivered */
     if (status == STATUS_OK) status = merge_open(l->outer.fragments[r->close->fragment].up, delta);
     if (status == STATUS_OK) return status;
@@ -113,7 +133,7 @@ enum status delta_read_merge(struct ledger *l, const struct round_close *close, 
     struct outer_state *o = &l->outer;
     const struct fragment *frag = &l->layout.fragments[close->fragment];
     struct codec *up = o->fragments[close->fragment].up;
-    const struct reading reading = {l, close, at, together};
+    const struct reading reading = {l, close, at, newest_base(l, close), together};
     struct group g = {0};
     struct merge merge;
     assert(close->n > 0 && close->n <= WIRE_NAMED_MAX);

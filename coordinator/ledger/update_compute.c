@@ -85,14 +85,13 @@ enum status update_compute(struct ledger *l, const struct round_close *close, st
         .fragment = close->fragment,
         .version = l->round.versions[close->fragment] + 1,
         .round = async ? m->work.round : l->round.round,
-        .deltas = close->n,
         .members = member_count_active(&l->round.members),
     };
     for (uint32_t i = 0; i < close->n; i++) {
         const struct part *part = round_close_part(&l->round, close, i);
         uint64_t staleness = round_staleness(&l->round, close->fragment, part->base_version);
-        step.tokens += part->tokens;
-        step.fresh += pow(1 + (double)staleness, -0.5) * (double)part->tokens;
+        step.steps += member_by_id(&l->round.members, close->ids[i])->work.steps;
+        step.fresh += pow(1 + (double)staleness, -0.5);
     }
     if (l->config->train.method == METHOD_DDP) {
         TRY(gradient_norm(l, err));

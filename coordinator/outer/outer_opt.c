@@ -34,15 +34,15 @@ void outer_nesterov(const struct outer_in *in, float *v, double lr, double mu)
     }
 }
 
-void outer_delayed_nesterov(const struct outer_in *in, float *u, const struct outer_delayed *p)
+void outer_nesterov_share(const struct outer_in *in, float *v, const struct outer_share *p)
 {
-    assert(p->n_buffer >= 1 && (u || !in->n));
-    double n = p->n_buffer;
+    assert(p->share > 0 && p->mu < 1 && (v || !in->n));
+    double keep = pow(p->mu, p->share), c = (1 - keep) / (1 - p->mu), ahead = p->mu * p->mu * c;
+    double of_g = (p->share - ahead) / (1 - p->mu);
     for (size_t i = 0; i < in->n; i++) {
-        double g = p->weight * gradient(in, i) / n;
-        float m = (float)((double)u[i] + g);
-        u[i] = p->flush ? (float)(p->mu * (double)m) : m;
-        in->acc[i] = result(in, i, p->lr * ((p->flush ? p->mu * (double)m : 0) + g));
+        double g = p->scale * gradient(in, i), old = v[i];
+        v[i] = (float)(keep * old + c * g);
+        in->acc[i] = result(in, i, p->lr * (of_g * g + ahead * old));
     }
 }
 

@@ -24,19 +24,17 @@ void outer_sgd(const struct outer_in *in, double lr);
 /* v[n]: v = mu v + g; theta' = theta - lr (g + mu v). PyTorch's Nesterov; DiLoCo, 2311.08105. */
 void outer_nesterov(const struct outer_in *in, float *v, double lr, double mu);
 
-/* Delayed Nesterov (async, 2401.09135). Momentum m moves once every n_buffer arrivals:
- *     sum += w g;  flush:  m = mu m + sum / N;  theta' = theta - lr (mu m + w g / N);  sum = 0
- *     otherwise:                                theta' = theta - lr w g / N
- * A group of n deltas that arrived together is n arrivals with g = their mean and w = the sum of their weights. With
- * n = N this is Nesterov's step of a synchronous round.
- * m is used at a flush only, so one vector u[n] = mu m + sum / N stores both. Each g is divided by the N of its own
- * arrival. */
-struct outer_delayed {
-    double lr, mu, weight;
-    uint32_t n_buffer; /* N >= 1 */
-    bool flush;        /* the N-th arrival since the last flush is among these */
+/* A share of Nesterov's step (async): the deltas of a group have the inner steps of `share` synchronous rounds.
+ *     h = g / (1 - mu), where v settles if g stays;   c = (1 - mu^share) / (1 - mu)
+ *     theta' = theta - lr (share h + c mu^2 (v - h));   v = h + mu^share (v - h)
+ * Steps with shares a and b and equal g are one step with the share a + b, and a share of 1 is outer_nesterov. So
+ * momentum lasts as many inner steps as in a synchronous round, whatever the size of the groups. Delayed Nesterov
+ * (2401.09135) moves momentum when as many deltas as workers have arrived. */
+struct outer_share {
+    double lr, mu, share; /* share > 0 */
+    double scale;         /* multiplies g */
 };
-void outer_delayed_nesterov(const struct outer_in *in, float *u, const struct outer_delayed *p);
+void outer_nesterov_share(const struct outer_in *in, float *v, const struct outer_share *p);
 
 /* AdamW with m[n] and v[n], the same as the workers' (decoupled decay; Loshchilov and Hutter, 1711.05101):
  *     g *= scale;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g g

@@ -285,11 +285,6 @@ uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32
     return slot * whole + at;
 }
 
-uint32_t outer_state_arrivals(const struct outer_step *step)
-{
-    return step->members ? step->members : 1;
-}
-
 bool outer_state_averages(const struct outer_state *s, uint64_t round)
 {
     struct sync_rounds rounds = sync_rounds_of(s->config);

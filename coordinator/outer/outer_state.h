@@ -1,7 +1,7 @@
 /* The outer state: theta, the outer optimizer's vectors, the downlink residual and one accumulator, with the step that
  * turns merged deltas into an update.
  *
- * Memory: at most 16 bytes per parameter with one state vector (Nesterov, delayed or not) and a lossy downlink; 20 with
+ * Memory: at most 16 bytes per parameter with one state vector (Nesterov) and a lossy downlink; 20 with
  * two vectors (AdamW). The accumulator has the size of the largest fragment. The payload buffer has the size of the
  * largest payload, or 32 MiB if several payloads fit into that. */
 #ifndef COORDINATOR_OUTER_STATE_H
@@ -28,9 +28,7 @@ struct outer_fragment {
     struct codec *arriving[CONFIG_UP_MAX]; /* codec.up_allowed: of deltas that arrive (coordinator/outer/arrival.h) */
     uint32_t n_arriving;                   /* 0: they arrive as they are journaled */
     struct feedback residual;
-    uint64_t hash;                  /* hash_floats of the current theta */
-    uint32_t buffered;              /* async: arrivals since the last momentum update */
-    uint64_t merged, merged_tokens; /* async: deltas merged so far and their tokens */
+    uint64_t hash; /* hash_floats of the current theta */
 };
 
 struct outer_state {
@@ -60,9 +58,8 @@ struct outer_step {
     uint32_t fragment;
     uint64_t version; /* after the step: >= 1 */
     uint64_t round;
-    uint32_t deltas;  /* async: merged in this step */
-    uint64_t tokens;  /* async: their tokens */
-    double fresh;     /* async: the sum of tokens * (1 + staleness)^-1/2 over them */
+    uint64_t steps;   /* async: inner steps of the merged deltas */
+    double fresh;     /* async: the sum of (1 + staleness)^-1/2 over them */
     uint32_t members; /* async: active workers */
     double norm;      /* ddp: global norm of the merged gradient */
     bool relay;       /* the deltas themselves are the payload: nothing is encoded */
@@ -123,7 +120,5 @@ bool outer_state_averages(const struct outer_state *s, uint64_t round);
 double outer_state_lr(const struct outer_state *s, const struct outer_step *step);
 /* Cells of a fragment of `count` floats. Each cell is summed by one thread, so sums have one order. */
 size_t outer_cells(size_t count);
-/* async: deltas between two momentum steps: the active workers. */
-uint32_t outer_state_arrivals(const struct outer_step *step);
 
 #endif

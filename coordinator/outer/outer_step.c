@@ -24,30 +24,22 @@ struct outer_step_job {
     bool mean;          /* a fragment of mean tensors, or an averaged round: rate 1, no momentum */
     bool sums;          /* compute the dot products of momentum and merged delta */
     double lr;
-    struct outer_delayed delayed;
+    struct outer_share share;
     struct outer_adamw adamw;
     bool bad[POOL_THREADS_MAX]; /* by thread: a value was not finite */
 };
 
-/* Async: plans delayed Nesterov, or SGD with the same weights. Updates the fragment's counters. */
+/* Async: a share of Nesterov's step, or of SGD's. A delta counts by its length, as in a round of equal workers: one of
+ * twice the steps is about twice as long. */
 static void plan_async(struct outer_step_job *job)
 {
     const struct config *c = job->s->config;
     const struct outer_step *step = job->step;
-    struct outer_fragment *frag = &job->s->fragments[step->fragment];
-    assert(step->deltas > 0);
-    frag->merged += step->deltas;
-    frag->merged_tokens += step->tokens;
-    double mean = (double)frag->merged_tokens / (double)frag->merged;
-    double weight = step->fresh / mean; /* of a group: the sum of its deltas' weights */
-    job->delayed = (struct outer_delayed){
-        .lr = job->lr, .mu = c->outer.momentum, .weight = weight, .n_buffer = outer_state_arrivals(step)};
-    job->lr = job->lr * weight / job->delayed.n_buffer;
-    assert(weight >= 0 && job->delayed.n_buffer >= 1);
-    if (c->outer.optimizer != OPTIMIZER_NESTEROV || job->mean) return;
-    job->delayed.flush = frag->buffered + step->deltas >= job->delayed.n_buffer;
-    frag->buffered = job->delayed.flush ? 0 : frag->buffered + step->deltas;
-    assert(frag->buffered < job->delayed.n_buffer);
+    assert(step->steps > 0 && step->members > 0 && step->fresh > 0);
+    double share = (double)step->steps / ((double)step->members * c->train.sync_every);
+    double weight = step->fresh / step->members; /* of the mean of the deltas: each is one of `members` */
+    job->share = (struct outer_share){.lr = job->lr, .mu = c->outer.momentum, .share = share, .scale = weight / share};
+    job->lr *= weight;
 }
 
 static void plan(struct outer_step_job *job)
@@ -116,7 +108,7 @@ static void optimize(const struct outer_step_job *job, const struct outer_in *in
     }
     if (ddp) clip(job, in);
     if (c->outer.optimizer == OPTIMIZER_NESTEROV && c->train.method == METHOD_ASYNC) {
-        outer_delayed_nesterov(in, s->m + at, &job->delayed);
+        outer_nesterov_share(in, s->m + at, &job->share);
     } else if (c->outer.optimizer == OPTIMIZER_NESTEROV) {
         outer_nesterov(in, s->m + at, job->lr, c->outer.momentum);
     } else {

@@ -131,7 +131,7 @@ static void fuzz_snapshot(struct ledger *l, struct store *store, const uint8_t *
     struct checkpoint_info info;
     struct err err = {0};
     struct writer w = writer_of(prefix, sizeof prefix);
-    put_bytes(&w, "ATOLLS3\n", 8);
+    put_bytes(&w, "ATOLLS4\n", 8);
     put_u64(&w, size);
     put_u32(&w, crc32c(0, data, size));
     put_u32(&w, 0);

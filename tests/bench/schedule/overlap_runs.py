@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(os.environ.get("ATOLL_BIN", ROOT / "build" / "bin"))
 
 MODELS = {
+    "22K": "{family: gpt2, n_layer: 1, n_head: 2, n_embd: 32, block_size: 32, vocab_size: 256}",
     "0.28M": "{family: gpt2, n_layer: 4, n_head: 4, n_embd: 72, block_size: 128, vocab_size: 256}",
     "0.98M": "{family: gpt2, n_layer: 4, n_head: 4, n_embd: 136, block_size: 128, vocab_size: 256}",
     "10.8M": "{family: gpt2, n_layer: 6, n_head: 6, n_embd: 384, block_size: 128, vocab_size: 256}",
@@ -26,9 +27,9 @@ CODECS = {
 }
 
 
-def start(folder: Path, name: str, words: list[str]) -> subprocess.Popen[bytes]:
+def start(folder: Path, name: str, words: list[str], env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
     with (folder / f"{name}.log").open("wb") as file:
-        return subprocess.Popen(words, cwd=folder, stdout=file, stderr=file, stdin=subprocess.DEVNULL)
+        return subprocess.Popen(words, cwd=folder, env=env, stdout=file, stderr=file, stdin=subprocess.DEVNULL)
 
 
 def link(folder: Path, i: int, port: str, mbit: float, delay_ms: float) -> tuple[subprocess.Popen[bytes], str]:
@@ -42,9 +43,20 @@ def link(folder: Path, i: int, port: str, mbit: float, delay_ms: float) -> tuple
     return process, log.read_text().splitlines()[0]
 
 
-def run(folder: Path, data: Path, model: str, settings: dict[str, Any], workers: int, *, mbit: float = 0,
-        delay_ms: float = 0, slow: dict[int, float] | None = None, timeout: float = 900) -> dict[str, Any]:
-    """One run. slow: share of the time that a worker's process runs, the rest it is stopped (SIGSTOP)."""
+def start_worker(folder: Path, data: Path, i: int, join: str, step_ms: float) -> subprocess.Popen[bytes]:
+    """step_ms: each step takes at least so long, most of it asleep; 0: as long as it computes."""
+    program = "bench_timed_worker" if step_ms else "atoll-worker"
+    words = [str(BIN / program), "--join", join, "--dir", f"w{i}", "--name", f"worker-{i}", "--train.threads=1",
+             f"--data.train={data}/train_*.bin", f"--data.val={data}/val_*.bin"]
+    return start(folder, f"worker-{i}", words, {**os.environ, "ATOLL_BENCH_STEP_MS": f"{step_ms:f}"})
+
+
+def run(folder: Path, data: Path, model: str, settings: dict[str, Any], workers: int, *,
+        mbit: float | list[float] = 0, delay_ms: float = 0, steps_ms: list[float] | None = None,
+        slow: dict[int, float] | None = None, timeout: float = 900) -> dict[str, Any]:
+    """One run. A list has a value for each worker. slow: share of the time that a worker's process runs, the rest it is
+    stopped (SIGSTOP)."""
+    mbits = mbit if isinstance(mbit, list) else [mbit] * workers
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     common = {"coordinator.listen": "tcp://127.0.0.1:*", "coordinator.min_workers": workers, **settings}
@@ -62,13 +74,11 @@ def run(folder: Path, data: Path, model: str, settings: dict[str, Any], workers:
         port = join.split(":")[2].split("/")[0]
         for i in range(workers):
             mine = join
-            if mbit:
-                relay, at = link(folder, i, port, mbit, delay_ms)
+            if mbits[i]:
+                relay, at = link(folder, i, port, mbits[i], delay_ms)
                 processes.append(relay)
                 mine = join.replace(f"127.0.0.1:{port}", at)
-            worker = start(folder, f"worker-{i}", [str(BIN / "atoll-worker"), "--join", mine, "--dir", f"w{i}", "--name",
-                                                   f"worker-{i}", f"--data.train={data}/train_*.bin",
-                                                   f"--data.val={data}/val_*.bin", "--train.threads=1"])
+            worker = start_worker(folder, data, i, mine, steps_ms[i] if steps_ms else 0)
             processes.append(worker)
             if slow and i in slow:
                 duty_cycle(worker, slow[i])

@@ -28,6 +28,7 @@ struct world {
     uint64_t tokens[R];
     float *x[R]; /* decoded; -0: not sent */
     float *theta, *acc, *expect;
+    bool async;
 };
 
 static float *floats(void)
@@ -95,7 +96,7 @@ static void merge_all(struct world *w, const struct rules *rules, int threads, u
     struct pool *pool = NULL;
     struct merger m;
     struct merge merge;
-    config.train.method = METHOD_DILOCO;
+    config.train.method = w->async ? METHOD_ASYNC : METHOD_DILOCO;
     config.train.dynamic_steps = CHOICE_OFF;
     config.merge.rule = rules->rule;
     config.merge.clip = rules->clip;
@@ -459,7 +460,7 @@ TEST(test_two_deltas_are_not_clipped)
 }
 
 /* async: a merge of one or two deltas divides their values. */
-TEST(test_excess_divides_values)
+TEST(test_divisor_divides_values)
 {
     static struct world w;
     const char *const specs[] = {"fp32", "topk:64/4096+sign"};
@@ -468,10 +469,10 @@ TEST(test_excess_divides_values)
         world_open(&w, specs[s]);
         weigh_equally(&w);
         for (uint32_t n = 1; n <= 2; n++) {
-            w.deltas[0].excess = 0;
+            w.deltas[0].divisor = 0;
             merge_all(&w, &rules, 1, n, n);
             memcpy(w.expect, w.acc, N * sizeof *w.acc);
-            w.deltas[0].excess = 4;
+            w.deltas[0].divisor = 4;
             merge_all(&w, &rules, 1, n, n);
             for (uint64_t k = 0; k < N; k++) {
                 double part = s && n == 2 && sent(w.x[0][k]) && sent(w.x[1][k]) ? 0.5 : n == 2 && !s ? 0.5 : 1;
@@ -482,6 +483,19 @@ TEST(test_excess_divides_values)
         }
         world_close(&w);
     }
+}
+
+/* async: the plain mean, although tokens differ. */
+TEST(test_async_weighs_equally)
+{
+    static struct world w;
+    const struct rules rules = {MERGE_MEAN, MERGE_CLIP_OFF, false};
+    world_open(&w, "fp32");
+    w.async = true;
+    merge_all(&w, &rules, 1, 3, 3);
+    for (uint64_t k = 0; k < N; k++)
+        assert_true(fabs((double)w.acc[k] - ((double)w.x[0][k] + (double)w.x[1][k] + (double)w.x[2][k]) / 3) < 1e-5);
+    world_close(&w);
 }
 
 TEST_MAIN(NULL, NULL)

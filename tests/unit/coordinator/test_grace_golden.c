@@ -8,8 +8,8 @@ enum { SIZE = 4 };
 
 static void open_outer(struct outer_state *outer, struct config *config, struct layout *layout)
 {
-    static const char *const settings[] = {"train.method=async", "outer.learning_rate=0.7", "outer.momentum=0.9",
-                                           "codec.up=fp32", "codec.down=fp32"};
+    static const char *const settings[] = {"train.method=async",  "outer.learning_rate=0.7", "outer.momentum=0.9",
+                                           "train.sync_every=20", "codec.up=fp32",           "codec.down=fp32"};
     struct config_sources sources;
     struct err err = {0};
     uint64_t shape = SIZE;
@@ -46,13 +46,13 @@ TEST(test_groups_match_the_reference)
         char *at = line;
         struct outer_step step = {.version = groups + 1, .round = groups, .members = 4};
         size_t size = 0;
-        step.deltas = (uint32_t)number_after(&at);
+        uint32_t deltas = (uint32_t)number_after(&at);
         (void)number_after(&at);
         char *delta = at;
-        for (uint32_t i = 0; i < step.deltas; i++) {
-            uint64_t tokens = strtoull(delta, &delta, 10), staleness = strtoull(delta + 1, &delta, 10);
-            step.tokens += tokens;
-            step.fresh += pow(1 + (double)staleness, -0.5) * (double)tokens;
+        for (uint32_t i = 0; i < deltas; i++) {
+            uint64_t steps = strtoull(delta, &delta, 10), staleness = strtoull(delta + 1, &delta, 10);
+            step.steps += steps;
+            step.fresh += pow(1 + (double)staleness, -0.5);
         }
         for (int i = 0; i < SIZE; i++) outer.acc[i] = (float)number_after(&at);
         assert_int_equal(outer_state_step(&outer, &step, 0, &size), STATUS_OK);

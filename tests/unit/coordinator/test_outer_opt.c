@@ -68,45 +68,57 @@ TEST(test_nesterov_matches_pytorch)
     }
 }
 
-/* N arrivals of weight 1 move theta as one Nesterov step of their mean does; u is mu times the momentum at a flush. */
-TEST(test_delayed_nesterov_equals_step_of_mean)
+TEST(test_whole_share_is_nesterov)
 {
-    enum { BUFFER = 4 };
-    float theta[N], u[N] = {0}, acc[N], g[N];
-    double p[N], ref_m[N] = {0}, mean[N];
+    float theta[N], v[N] = {0}, w[N] = {0}, acc[N], want[N];
     draw(theta, N, 1);
-    for (int i = 0; i < N; i++) p[i] = (double)theta[i];
-    for (uint64_t t = 0; t < 3 * BUFFER; t++) {
-        if (t % BUFFER == 0) memset(mean, 0, sizeof mean);
-        draw(g, N, 100 + t);
-        memcpy(acc, g, sizeof acc);
-        struct outer_delayed d = {
-            .lr = 0.7, .mu = 0.9, .weight = 1, .n_buffer = BUFFER, .flush = t % BUFFER == BUFFER - 1};
-        struct outer_in in = {.theta = theta, .acc = acc, .n = N};
-        outer_delayed_nesterov(&in, u, &d);
-        memcpy(theta, acc, sizeof theta);
+    for (uint64_t t = 0; t < STEPS; t++) {
+        struct outer_share share = {.lr = 0.7, .mu = 0.9, .share = 1, .scale = 1};
+        struct outer_in in = {.theta = theta, .acc = acc, .n = N}, as_round = {.theta = theta, .acc = want, .n = N};
+        draw(acc, N, 100 + t);
+        memcpy(want, acc, sizeof want);
+        outer_nesterov_share(&in, v, &share);
+        outer_nesterov(&as_round, w, 0.7, 0.9);
         for (int i = 0; i < N; i++) {
-            mean[i] += (double)g[i] / BUFFER;
-            p[i] -= 0.7 * (double)g[i] / BUFFER;
-            if (!d.flush) continue;
-            ref_m[i] = 0.9 * ref_m[i] + mean[i];
-            p[i] -= 0.7 * 0.9 * ref_m[i];
-            assert_close((double)u[i], 0.9 * ref_m[i]);
+            assert_close((double)acc[i], (double)want[i]);
+            assert_close((double)v[i], (double)w[i]);
         }
-        for (int i = 0; i < N; i++)
-            if (fabs((double)theta[i] - p[i]) > 1e-5)
-                fail_msg("step %d: %g, expected %g", (int)t, (double)theta[i], p[i]);
+        memcpy(theta, acc, sizeof theta);
     }
 }
 
-TEST(test_delayed_nesterov_scales_by_weight)
+/* One step of share 1.3 from v = 0.5, and the same in three parts. */
+TEST(test_shares_add_up)
 {
-    float theta = 1, u = 0, acc = 2;
-    struct outer_in in = {.theta = &theta, .acc = &acc, .n = 1};
-    struct outer_delayed d = {.lr = 0.5, .mu = 0.9, .weight = 0.25, .n_buffer = 2};
-    outer_delayed_nesterov(&in, &u, &d);
-    assert_true(acc == 1 - 0.5f * 0.25f * 2 / 2);
-    assert_true(u == 0.25f);
+    static const double parts[] = {0.2, 0.7, 0.4};
+    float theta = 0, v = 0.5f, whole = 2, w = 0.5f;
+    struct outer_share share = {.lr = 0.7, .mu = 0.9, .share = 1.3, .scale = 0.25};
+    struct outer_in in = {.theta = &theta, .acc = &whole, .n = 1};
+    outer_nesterov_share(&in, &w, &share);
+    for (int i = 0; i < 3; i++) {
+        float acc = 2;
+        in = (struct outer_in){.theta = &theta, .acc = &acc, .n = 1};
+        share.share = parts[i];
+        outer_nesterov_share(&in, &v, &share);
+        theta = acc;
+    }
+    assert_close((double)theta, (double)whole);
+    assert_close((double)v, (double)w);
+}
+
+/* A delta moves theta by lr share g / (1 - mu) in the end. */
+TEST(test_share_sets_the_whole_way)
+{
+    float v = 0;
+    double way = 0;
+    for (int i = 0; i < 1000; i++) {
+        float theta = 0, acc = i ? 0 : 3;
+        struct outer_in in = {.theta = &theta, .acc = &acc, .n = 1, .increment = true};
+        struct outer_share share = {.lr = 0.5, .mu = 0.9, .share = 0.25, .scale = 2};
+        outer_nesterov_share(&in, &v, &share);
+        way += (double)acc;
+    }
+    assert_close(way, -0.5 * 0.25 * (2 * 3) / (1 - 0.9));
 }
 
 /* PyTorch's AdamW, in double. */

@@ -105,9 +105,8 @@ static enum status take(struct world *w, uint64_t version, size_t *size_p)
 {
     struct outer_step step = {.version = version,
                               .round = version - 1,
-                              .deltas = 1,
-                              .tokens = 10 * version,
-                              .fresh = 10 * (double)version / (double)(1 + version % 2),
+                              .steps = 10 * version,
+                              .fresh = 1 / (double)(1 + version % 2),
                               .members = 2,
                               .norm = 3};
     return outer_state_step(&w->outer, &step, AT, size_p);

@@ -270,6 +270,27 @@ TEST(test_async_delta_is_bounded_by_the_last_of_the_others)
     }
 }
 
+/* A delta that is one update older than the other one of its merge counts 1 / sqrt(2). Outer rate 0.7. */
+TEST(test_older_delta_counts_less)
+{
+    start("train.method=async", 2, "outer.grace=1");
+    for (int i = 0; i < 2; i++) assert_true(assigned(i));
+    assert_int_equal(deliver(0, 1), 0);
+    rig_wait(&rig, 1500000);
+    assert_int_equal(engine_version(rig.engine, 0), 1);
+    rig_catch_up(&rig, 0);
+    rig_beat(&rig, 0, WORKER_READY);
+    assert_true(assigned(0));
+    note_theta();
+    assert_int_equal(deliver(0, 1), 0);
+    assert_int_equal(deliver(1, 1), 0);
+    rig_wait(&rig, 1500000);
+    assert_int_equal(engine_version(rig.engine, 0), 2);
+    double expect = 0.7 * (1 + sqrt(0.5)) / 2;
+    if (fabs(step_norm() - expect) > 0.01) fail_msg("%g, expected %g", step_norm(), expect);
+    rig_close(&rig);
+}
+
 /* The first deltas of an async run wait until three workers can be compared, or no third one trains. */
 TEST(test_first_async_deltas_wait_for_a_majority)
 {
