@@ -10,6 +10,7 @@
 #include "common/config/codec_choice.h"
 #include "common/tensor/layout.h"
 #include "compress/codec_simd.h"
+#include "compress/tensor_piece.h"
 
 enum { ADDENDS = 16 };
 
@@ -124,6 +125,11 @@ static uint32_t n_tensors(const struct merge *merge)
     return merge->layout->fragments[merge->fragment].n_tensors;
 }
 
+static bool next_piece(const struct merge *merge, struct codec_part part, struct tensor_piece *piece)
+{
+    return tensor_piece_next(merge->layout, merge->fragment, part, piece);
+}
+
 static bool clips(const struct merge *merge)
 {
     return merge->n >= merge->m->bounds.least && merge->n > 1;
@@ -200,41 +206,6 @@ bool merge_needs_norms(const struct merge *merge)
 
 /* ---- norms ------------------------------------------------------------------------------------------------------- */
 
-/* A range of one tensor within a part. next_tensor_range walks the ranges of a part in order. */
-struct piece {
-    uint32_t tensor; /* index within the fragment */
-    size_t from, to; /* floats of the fragment */
-};
-
-static bool next_tensor_range(const struct merge *merge, struct codec_part part, struct piece *piece)
-{
-    const struct fragment *frag = &merge->layout->fragments[merge->fragment];
-    const struct tensor *tensors = &merge->layout->tensors[frag->first_tensor];
-    uint32_t t = piece->tensor;
-    if (piece->to >= part.to) return false;
-    if (!piece->to) { /* first call: find the tensor */
-        uint32_t lo = 0, hi = frag->n_tensors - 1;
-        while (lo < hi) {
-            uint32_t mid = lo + (hi - lo + 1) / 2;
-            if (tensors[mid].offset - frag->offset <= part.from)
-                lo = mid;
-            else
-                hi = mid - 1;
-        }
-        t = lo;
-        piece->from = part.from;
-    } else {
-        t++;
-        piece->from = piece->to;
-    }
-    assert(t < frag->n_tensors);
-    size_t end = tensors[t].offset - frag->offset + tensors[t].count;
-    piece->tensor = t;
-    piece->to = end < part.to ? end : part.to;
-    assert(piece->from < piece->to);
-    return true;
-}
-
 enum { LANES = 16 };
 
 /* sum[i mod LANES] += x[i]^2. */
@@ -254,7 +225,7 @@ static void compute_norms(const struct merge *merge, const struct merge_delta *d
     for (size_t p = 0, parts = codec_parts(merge->codec); p < parts; p++) {
         struct codec_part part = codec_part(merge->codec, p);
         codec_view_decode(&delta->view, p, x);
-        for (struct piece at = {0}; next_tensor_range(merge, part, &at);) {
+        for (struct tensor_piece at = {0}; next_piece(merge, part, &at);) {
             if (at.tensor != tensor) memset(sum, 0, sizeof sum);
             tensor = at.tensor;
             for (size_t k = at.from; merge->parameters && k < at.to; k++)
@@ -380,7 +351,7 @@ static double scale_of(const struct merge_delta *delta)
 
 static bool clipped(const struct merge *merge, const double *factors, struct codec_part part)
 {
-    for (struct piece at = {0}; factors && next_tensor_range(merge, part, &at);)
+    for (struct tensor_piece at = {0}; factors && next_piece(merge, part, &at);)
         if (factors[at.tensor] < 1) return true;
     return false;
 }
@@ -390,16 +361,13 @@ static bool clipped(const struct merge *merge, const double *factors, struct cod
 static void add_clipped(const struct merge *merge, const double *factors, struct codec_part part, double scale, float w,
                         const float *x, float *acc, float *weight)
 {
-    for (struct piece at = {0}; next_tensor_range(merge, part, &at);) {
+    for (struct tensor_piece at = {0}; next_piece(merge, part, &at);) {
         double factor = factors ? factors[at.tensor] * scale : scale;
         float a = (float)((double)w * factor);
         for (size_t k = at.from; k < at.to; k++) {
             size_t i = k - part.from;
             float y = x[i];
-            if (merge->parameters && factor < 1)
-                acc[i] = acc[i] + w * (float)(merge->theta[k] - factor * ((double)merge->theta[k] - (double)y));
-            else
-                acc[i] = acc[i] + (merge->parameters ? w : a) * y;
+            acc[i] = acc[i] + a * y;
             if (weight && !merge_unsent(y)) weight[i] = weight[i] + w;
         }
     }
@@ -413,6 +381,44 @@ CODEC_SIMD(divide, (float *restrict acc, const float *restrict weight, size_t n)
         uint32_t bits = float_bits(weight[i]);
         bits |= (uint32_t) - (bits == 0) & 0x3f800000u; /* 0 becomes 1.0 */
         acc[i] = acc[i] / float_of_bits(bits);
+    }
+}
+
+/* The mean of parameters: acc += w * (x - acc). Equal parameters stay as they are, also a -0. */
+CODEC_SIMD(move_towards, (float *restrict acc, const float *restrict x, float w, size_t n), (acc, x, w, n))
+{
+    for (size_t i = 0; i < n; i++) {
+        float d = x[i] - acc[i], moved = acc[i] + w * d;
+        acc[i] = d == 0 ? acc[i] : moved;
+    }
+}
+
+static void clip_parameters(const struct merge *merge, const double *factors, struct codec_part part, float *x)
+{
+    for (struct tensor_piece at = {0}; factors && next_piece(merge, part, &at);) {
+        double factor = factors[at.tensor];
+        for (size_t k = at.from; factor < 1 && k < at.to; k++) {
+            double theta = (double)merge->theta[k];
+            x[k - part.from] = (float)(theta - factor * (theta - (double)x[k - part.from]));
+        }
+    }
+}
+
+/* w of a delta: its tokens over those of all deltas up to it. */
+static void add_parameters(const struct merge_job *job, size_t p, float *x)
+{
+    const struct merge *merge = job->merge;
+    struct codec_part part = codec_part(merge->codec, p);
+    float *acc = merge->acc + part.from;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < merge->added; i++) sum += weighed(merge, merge->tokens[i]);
+    for (uint32_t d = 0; d < job->count; d++) {
+        uint64_t tokens = weighed(merge, job->deltas[d].tokens);
+        float *to = sum ? x : acc;
+        sum += tokens;
+        codec_view_decode(&job->deltas[d].view, p, to);
+        clip_parameters(merge, clips(merge) ? factors_of(merge, merge->added + d) : NULL, part, to);
+        if (to == x) move_towards(acc, x, merge_weight(tokens, sum), part.to - part.from);
     }
 }
 
@@ -441,6 +447,10 @@ static void add_part(const struct merge_job *job, size_t p, float *scratch)
         codec_view_decode(&job->deltas[0].view, p, acc);
         for (size_t i = 0; i < n && scale_of(job->deltas) < 1; i++)
             acc[i] = (float)(scale_of(job->deltas) * (double)acc[i]);
+        return;
+    }
+    if (merge->parameters) {
+        add_parameters(job, p, x);
         return;
     }
     if (counts_senders(merge->m, merge->codec)) {
@@ -496,12 +506,12 @@ static void add_pieces(const struct merge_job *job, size_t p, bool again, float 
     const struct merge *merge = job->merge;
     const struct codec_part part = codec_part(merge->codec, p);
     const float *theta = merge->parameters ? merge->theta : NULL;
-    for (struct piece at = {0}; next_tensor_range(merge, part, &at);)
+    for (struct tensor_piece at = {0}; next_piece(merge, part, &at);)
         for (size_t k = at.from; (!again || lengths(merge)[at.tensor] < 0) && k < at.to; k++) merge->acc[k] = -0.0f;
     for (uint32_t d = 0; d < job->count; d++) {
         const double *factors = factors_of(merge, d);
         codec_view_decode(&job->deltas[d].view, p, x);
-        for (struct piece at = {0}; next_tensor_range(merge, part, &at);) {
+        for (struct tensor_piece at = {0}; next_piece(merge, part, &at);) {
             double length = lengths(merge)[at.tensor];
             size_t n = at.to - at.from;
             if (again && !(length < 0)) continue;
@@ -518,7 +528,7 @@ static void direct_part(const struct merge_job *job, size_t p, float *scratch)
 {
     const struct merge *merge = job->merge;
     add_pieces(job, p, false, scratch);
-    for (struct piece at = {0}; next_tensor_range(merge, codec_part(merge->codec, p), &at);) {
+    for (struct tensor_piece at = {0}; next_piece(merge, codec_part(merge->codec, p), &at);) {
         double sum[LANES] = {0}, all = 0;
         squares(merge->acc + at.from, at.to - at.from, sum);
         for (int k = 0; k < LANES; k++) all += sum[k];
@@ -532,7 +542,7 @@ static void lengths_to_factors(const struct merge *merge)
     double *length = lengths(merge), sum = 0;
     uint32_t tensor = 0;
     for (size_t p = 0, parts = codec_parts(merge->codec); p < parts; p++)
-        for (struct piece at = {0}; next_tensor_range(merge, codec_part(merge->codec, p), &at);) {
+        for (struct tensor_piece at = {0}; next_piece(merge, codec_part(merge->codec, p), &at);) {
             const struct fragment *frag = &merge->layout->fragments[merge->fragment];
             const struct tensor *t = &merge->layout->tensors[frag->first_tensor + at.tensor];
             if (at.tensor != tensor) sum = 0;
@@ -548,7 +558,7 @@ static void scale_part(const struct merge_job *job, size_t p, float *scratch)
 {
     const struct merge *merge = job->merge;
     bool again = false;
-    for (struct piece at = {0}; next_tensor_range(merge, codec_part(merge->codec, p), &at);) {
+    for (struct tensor_piece at = {0}; next_piece(merge, codec_part(merge->codec, p), &at);) {
         double factor = lengths(merge)[at.tensor];
         again = again || factor < 0;
         for (size_t k = at.from; factor > 0 && k < at.to; k++) {

@@ -1,6 +1,7 @@
 /* Merges the deltas of a round: decodes them straight into one accumulator, in worker order, in fp32.
  *
  *     mean          acc = sum over workers, ascending id, of w_i * x_i,   w_i = tokens_i / sum of tokens
+ *                   of parameters: acc += v_i * (x_i - acc),   v_i = tokens_i / tokens up to i. Equal ones stay equal.
  *     contributors  acc = (sum of w_i * x_i) / (sum of w_i), both over the workers whose payload carries the
  *                   coordinate, w_i = tokens_i / largest of them. Sparse codecs only: with a dense codec every
  *                   worker carries every coordinate, and this is the mean. (SparseLoCo's reference code,

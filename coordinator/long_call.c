@@ -4,9 +4,8 @@
 #include <stdbool.h>
 #include <time.h>
 
+#include "common/base/clock.h"
 #include "common/base/thread.h"
-
-enum { FIRST_MS = 100, NEXT_MS = 500 };
 
 struct call {
     void (*work)(void *arg);
@@ -27,20 +26,10 @@ static void *run(void *arg)
     return NULL;
 }
 
-static struct timespec after_ms(long ms)
+/* True: the call has ended; false: it is `due_us`. */
+static bool ends_before(struct call *call, uint64_t due_us)
 {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    at.tv_nsec += ms * 1000000;
-    at.tv_sec += at.tv_nsec / 1000000000;
-    at.tv_nsec %= 1000000000;
-    return at;
-}
-
-/* True: the call has ended; false: it runs longer than `ms`. */
-static bool ends_within(struct call *call, long ms)
-{
-    struct timespec at = after_ms(ms);
+    struct timespec at = {.tv_sec = (time_t)(due_us / 1000000), .tv_nsec = (long)(due_us % 1000000 * 1000)};
     pthread_mutex_lock(&call->lock);
     while (!call->done && !pthread_cond_timedwait(&call->ended, &call->lock, &at)) continue;
     bool done = call->done;
@@ -48,7 +37,14 @@ static bool ends_within(struct call *call, long ms)
     return done;
 }
 
-void long_call(void (*work)(void *arg), void *arg, void (*meanwhile)(void *ctx), void *ctx)
+void long_call_passed(uint64_t *due_us, void (*meanwhile)(void *ctx), void *ctx)
+{
+    if (clock_monotonic_us() < *due_us) return;
+    meanwhile(ctx);
+    *due_us = clock_monotonic_us() + LONG_CALL_EVERY_US;
+}
+
+void long_call(void (*work)(void *arg), void *arg, uint64_t *due_us, void (*meanwhile)(void *ctx), void *ctx)
 {
     struct call call = {.work = work, .arg = arg, .lock = PTHREAD_MUTEX_INITIALIZER};
     pthread_t thread;
@@ -60,7 +56,7 @@ void long_call(void (*work)(void *arg), void *arg, void (*meanwhile)(void *ctx),
     if (thread_start(&thread, run, &call)) {
         work(arg);
     } else {
-        for (long ms = FIRST_MS; !ends_within(&call, ms); ms = NEXT_MS) meanwhile(ctx);
+        while (!ends_before(&call, *due_us)) long_call_passed(due_us, meanwhile, ctx);
         pthread_join(thread, NULL);
     }
     pthread_cond_destroy(&call.ended);

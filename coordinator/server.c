@@ -35,6 +35,7 @@ enum {
     DROPS_MAX = 64,
     RECOVERING_LINE_US = 3000000,
     LOOK_US = 1000000,    /* between two checks that the run folder is still there */
+    ANSWER_US = 100000,   /* work that takes longer is interrupted by answers */
     LONG_BYTES = 4 << 20, /* work on fewer bytes takes milliseconds, a thread for it some 50 us */
 };
 
@@ -42,8 +43,9 @@ struct server {
     const struct server_options *options;
     int lock;
     struct run_dir_before before;
-    bool started;     /* it listens, and RUN/address says where */
-    uint64_t look_us; /* time of the next check that the run folder is still there */
+    bool started;       /* it listens, and RUN/address says where */
+    uint64_t answer_us; /* when all workers get an answer, if no message is read until then */
+    uint64_t look_us;   /* time of the next check that the run folder is still there */
     struct store *store;
     struct engine *engine;
     struct transport *transport;
@@ -190,10 +192,12 @@ static void reassure(void *ctx)
 static void io_meanwhile(void *ctx, uint64_t bytes, void (*work)(void *arg), void *arg)
 {
     struct server *s = ctx;
-    if (bytes < LONG_BYTES || !s->started)
-        work(arg);
-    else
-        long_call(work, arg, reassure, s);
+    if (bytes >= LONG_BYTES && s->started) {
+        long_call(work, arg, &s->answer_us, reassure, s);
+        return;
+    }
+    work(arg);
+    if (s->started) long_call_passed(&s->answer_us, reassure, s);
 }
 
 /* Recovery of a large run takes long: log its start at once, and its progress every RECOVERING_LINE_US. */
@@ -432,6 +436,7 @@ static enum status turn(struct server *s, struct err *err)
      * take their places away, or the run could not continue unchanged. The signal may also arrive during recv. */
     for (int i = 0; i < BATCH; i++) {
         enum status status = s->transport->ops->recv(s->transport, i ? 0 : wait, &peer, &lane, &data, &size);
+        if (!i) s->answer_us = clock_monotonic_us() + ANSWER_US;
         if (status == STATUS_AGAIN || stop_signal) break;
         if (status != STATUS_OK) return err_set(err, status, "the socket failed: %s", status_text(status));
         TRY(handle(s, peer, lane, data, size, err));

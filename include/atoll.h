@@ -30,9 +30,12 @@
  *             coordinator's name. It waits at most 2 s for the lock of the folder, and 15 s more if the process that
  *             took it has ended but is not gone yet. atoll_push encodes deltas, atoll_begin copies parameters, and
  *             atoll_theta_hash hashes them: all in proportion to the parameters. atoll_leave and
- *             atoll_close wait for a running save and at most 2 s for queued messages. No other function blocks.
+ *             atoll_close wait for a running save and at most 2 s for queued messages. During a round with
+ *             overlap or async, a call may wait until an update is applied: in proportion to the parameters, too. No
+ *             other function blocks.
  * Threads.    One thread at a time may use one struct atoll. Different ones are independent. The library's own threads
- *             send heartbeats while the program computes, and write saved states. A process may fork. In the child,
+ *             send heartbeats while the program computes, and write saved states. With train.overlap, train.stagger or
+ *             train.method async they also send deltas, receive updates and apply them. A process may fork. In the child,
  *             calls with a struct atoll of its parent return INVALID, and atoll_leave and atoll_close do nothing. The
  *             child has closed its copies of the library's lock, connections and files: it may outlive its parent.
  * Locale.     The library reads and writes numbers in the C locale, whatever setlocale the program called. The
@@ -239,7 +242,7 @@ enum atoll_action {
     ATOLL_DROPPED,  /* the run went on without this round: call atoll_wait */
 };
 
-/* Tells a finished step, handles arrived messages. Does not block. */
+/* Tells a finished step, handles arrived messages. Does not wait for the network. */
 ATOLL_API enum atoll_status atoll_step(struct atoll *a, const struct atoll_step *step, enum atoll_action *action,
                                        struct atoll_error *error);
 /* The sync point: takes a snapshot of atoll_params and of the program's state, and starts to save and send it. It does

@@ -67,8 +67,10 @@ static enum status train_step(struct trainer *t, const struct msg_assign *task, 
                        "the assignment of round %" PRIu64 " has too few samples: both sides must run "
                        "the same version of atoll",
                        task->round + 1);
+    worker_session_compute(t->session);
     enum status status = *grad_p ? replica_gradient(t->replica, t->counters, n, grad_p, &result, err)
                                  : replica_train_step(t->replica, t->counters, n, note.lr, &result, err);
+    worker_session_computed(t->session);
     if (status == STATUS_NONFINITE) result.loss_sum = NAN;
     if (status != STATUS_OK && status != STATUS_NONFINITE) return status;
     handle_result(t, &note, &result);
@@ -84,7 +86,10 @@ static enum status flush_steps(struct trainer *t, struct err *err)
 {
     struct step_result result;
     uint64_t started = clock_monotonic_us();
-    TRY(replica_flush(t->replica, &result, err));
+    worker_session_compute(t->session);
+    enum status status = replica_flush(t->replica, &result, err);
+    worker_session_computed(t->session);
+    TRY(status);
     handle_result(t, &t->in_flight, &result);
     t->compute_us += clock_monotonic_us() - started;
     return STATUS_OK;
@@ -94,17 +99,14 @@ static enum status flush_steps(struct trainer *t, struct err *err)
 static enum status train_steps(struct trainer *t, const float **grad_p, bool *done, struct err *err)
 {
     const struct msg_assign *task = outer_loop_assignment(t->loop);
-    uint64_t round = task->round;
-    uint32_t first = outer_loop_first_step(t->loop);
     *done = false;
     for (uint32_t step = 0; step < task->steps; step++) {
         TRY(train_step(t, task, step, grad_p, err));
         worker_session_receive(t->session, 0);
         if (stop_signal) return STATUS_OK;
-        if (outer_loop_want(t->loop) != OUTER_TRAIN || outer_loop_assignment(t->loop)->round != round ||
-            outer_loop_first_step(t->loop) != first) {
-            log_info("left round %" PRIu64 " after %u of %u steps: the run continued without this worker", round + 1,
-                     step + 1, task->steps);
+        if (!outer_loop_computing(t->loop)) {
+            log_info("left round %" PRIu64 " after %u of %u steps: the run continued without this worker",
+                     task->round + 1, step + 1, task->steps);
             return STATUS_OK;
         }
     }

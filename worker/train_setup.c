@@ -186,9 +186,9 @@ static enum status open_data(struct trainer *t, struct err *err)
     return train_data_check(&t->train, &t->val, &t->config, err);
 }
 
-/* Threads of the outer step, which runs while no training uses the cores. On a CPU: train.threads. Beside a GPU: at
- * least 8, which nearly saturate the bus. They do not flush denormals: theta must have the same bits on every worker.
- */
+/* Threads of the outer step; with a plain barrier no training uses the cores meanwhile. On a CPU: train.threads. Beside
+ * a GPU: at least 8, which nearly saturate the bus. They do not flush denormals: theta must have the same bits on every
+ * worker. */
 static enum status make_pool(struct trainer *t, struct err *err)
 {
     enum { GPU_HOST_THREADS = 8 };

@@ -491,6 +491,24 @@ static void worker_event(struct model *m, struct worker *w)
     find_next(m, w);
 }
 
+/* Bytes to all workers until each has the last update. */
+static double whole_down(const struct model *m)
+{
+    double bytes = 0;
+    for (uint32_t i = 0; i < m->setup->workers; i++) {
+        const struct worker *w = &m->workers[i];
+        bytes += w->down.bytes;
+        for (uint32_t f = 0; f < m->n_fragments; f++) {
+            uint64_t more = m->round.versions[f] - w->f[f].have;
+            bool begun = w->f[f].down.at_s < INFINITY;
+            bytes += begun ? w->f[f].down.left : 0;
+            if (more > begun) bytes += (double)(more - begun) * plan_object_bytes(m->update_bytes[f]);
+            if (more > begun && leaves_out_own(m, w, f)) bytes -= (double)cost_of(m, f)->up_bytes;
+        }
+    }
+    return bytes;
+}
+
 static enum status run(struct model *m)
 {
     for (uint32_t i = 0; i < m->setup->workers; i++) {
@@ -512,6 +530,7 @@ static enum status run(struct model *m)
         else
             worker_event(m, first);
     }
+    m->marks[m->n].down = whole_down(m); /* a run ends when they have it */
     return m->status;
 }
 

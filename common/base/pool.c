@@ -39,6 +39,7 @@ struct pool {
     atomic_uint job;     /* number of jobs so far; workers wait for it to change */
     atomic_uint pending; /* workers that have not finished the current job */
     atomic_bool stop;
+    pthread_mutex_t turn; /* held by the caller whose job runs */
     struct worker workers[];
 };
 
@@ -131,6 +132,7 @@ static void pool_stop(struct pool *pool, int started)
     atomic_fetch_add(&pool->job, 1);
     wake_all(&pool->job);
     for (int i = 1; i < started; i++) pthread_join(pool->workers[i].thread, NULL);
+    pthread_mutex_destroy(&pool->turn);
     mem_free(pool);
 }
 
@@ -141,6 +143,7 @@ enum status pool_create(int threads, enum pool_floats floats, struct pool **out)
     if (!pool) return STATUS_NOMEM;
     pool->threads = threads;
     pool->floats = floats;
+    pthread_mutex_init(&pool->turn, NULL);
     for (int i = 1; i < threads; i++) {
         pool->workers[i] = (struct worker){.pool = pool, .index = i};
         if (thread_start(&pool->workers[i].thread, worker_main, &pool->workers[i]) != 0) {
@@ -172,7 +175,8 @@ int pool_cores(int most)
 
 void pool_run(struct pool *pool, pool_fn fn, void *ctx)
 {
-    assert(!atomic_load(&pool->pending)); /* one caller at a time, not from inside a job */
+    pthread_mutex_lock(&pool->turn);
+    assert(!atomic_load(&pool->pending));
     unsigned csr = set_floats(pool);
     if (pool->threads > 1) {
         pool->fn = fn;
@@ -187,6 +191,7 @@ void pool_run(struct pool *pool, pool_fn fn, void *ctx)
         wait_change(&pool->pending, left);
     }
     restore_floats(csr);
+    pthread_mutex_unlock(&pool->turn);
 }
 
 void pool_run_if(struct pool *pool, bool worth, pool_fn fn, void *ctx)

@@ -30,7 +30,7 @@ void pool_destroy(struct pool *pool);
 int pool_threads(const struct pool *pool);
 /* Number of cores that this process may use, between 1 and `most`. */
 int pool_cores(int most);
-/* Run fn on every thread and wait for all. One caller at a time; do not call it inside a job. */
+/* Run fn on every thread and wait for all. Callers take turns; do not call it inside a job. */
 void pool_run(struct pool *pool, pool_fn fn, void *ctx);
 /* pool_run if there is a pool and `worth` is true; otherwise the calling thread runs fn(ctx, 0, 1). */
 void pool_run_if(struct pool *pool, bool worth, pool_fn fn, void *ctx);

@@ -175,8 +175,7 @@ static size_t behind_most(const struct engine *e)
     return ENGINE_BEHIND_MAX;
 }
 
-/* After a new checkpoint. */
-static void limit_behind(struct engine *e)
+void engine_limit_behind(struct engine *e)
 {
     size_t most = behind_most(e);
     if (most < ENGINE_BEHIND_MAX && e->behind_most == ENGINE_BEHIND_MAX)
@@ -270,7 +269,7 @@ enum status engine_checkpoint(struct engine *e, struct err *err)
     TRY(engine_long(e, ENGINE_SYNCS, write_files, e, err));
     assert(e->kept[e->n_kept].segment == l->journal.segment);
     e->n_kept++;
-    limit_behind(e);
+    engine_limit_behind(e);
     e->collect_due = true;
     e->collect_us = 0;
     struct engine_event event = {.kind = ENGINE_EVENT_CHECKPOINT,

@@ -27,6 +27,8 @@
 static const double limit_k = 4;
 static const uint64_t limit_floor_us = 15000000, limit_unknown_us = 600000000, alone_floor_us = 600000000;
 
+enum { LOOK_US = 500000 }; /* between two looks at the time limits of all shares */
+
 static bool barrier(const struct engine *e)
 {
     return e->config.train.method != METHOD_ASYNC;
@@ -113,6 +115,7 @@ static void start(struct engine *e, bool final)
     run->begun_us = e->now_us;
     run->final = final;
     run->disputed = false;
+    run->changed = true;
     run->serial++;
     take_newest(e);
     run->n = n;
@@ -179,6 +182,7 @@ static void give(struct engine *e, struct eval_share *share, struct session *s)
     assert(e->eval.open && !share->done && !share->holder);
     share->id = ++e->eval_ids;
     share->holder = s->id;
+    s->share = (uint32_t)(share - e->eval.shares);
     share->given_us = e->now_us;
     if (!share->asked_us) share->asked_us = e->now_us;
     send_eval(e, s, share);
@@ -370,6 +374,10 @@ enum status engine_eval_step(struct engine *e, bool *any_p, struct err *err)
         if (e->info.pending && !due(e, &final) && !round_over(&e->ledger.round)) engine_flush_round(e, NAN, NAN);
         return STATUS_OK;
     }
+    if (!e->eval.changed && e->eval.sessions == e->sessions.changes && e->now_us < e->eval.look_us) return STATUS_OK;
+    e->eval.changed = false;
+    e->eval.sessions = e->sessions.changes;
+    e->eval.look_us = e->now_us + LOOK_US;
     distribute(e, &over);
     for (uint32_t i = 0; i < e->eval.n && !over; i++)
         if (!e->eval.shares[i].done) return STATUS_OK;
@@ -379,19 +387,19 @@ enum status engine_eval_step(struct engine *e, bool *any_p, struct err *err)
 
 void engine_on_eval_result(struct engine *e, struct session *s, const struct msg_eval_result *m)
 {
-    if (m->eval_id == s->eval_late && m->tokens) s->eval_late = 0;
-    for (uint32_t i = 0; e->eval.open && i < e->eval.n; i++) {
-        struct eval_share *share = &e->eval.shares[i];
-        if (share->done || share->holder != s->id || share->id != m->eval_id || share->start != m->start ||
-            share->count != m->count)
-            continue;
-        share->holder = 0;
-        if (m->tokens)
-            engine_eval_answer(e, share, s, m);
-        else /* the worker has moved past the version */
-            s->eval_passed = e->eval.serial;
-        admission_refresh_ready(e, s);
+    struct eval_share *share = engine_eval_share(e, s);
+    if (m->eval_id == s->eval_late && m->tokens) {
+        s->eval_late = 0;
+        e->eval.changed = true;
     }
+    if (!share || share->id != m->eval_id || share->start != m->start || share->count != m->count) return;
+    share->holder = 0;
+    if (m->tokens)
+        engine_eval_answer(e, share, s, m);
+    else /* the worker has moved past the version */
+        s->eval_passed = e->eval.serial;
+    e->eval.changed = true;
+    admission_refresh_ready(e, s);
 }
 
 bool engine_eval_blocks(const struct engine *e)
@@ -403,8 +411,6 @@ bool engine_eval_blocks(const struct engine *e)
 
 void engine_eval_remind(struct engine *e, const struct session *s)
 {
-    for (uint32_t i = 0; e->eval.open && i < e->eval.n; i++) {
-        const struct eval_share *share = &e->eval.shares[i];
-        if (!share->done && share->holder == s->id && s->last.state != WORKER_EVALUATING) send_eval(e, s, share);
-    }
+    const struct eval_share *share = engine_eval_share(e, s);
+    if (share && s->last.state != WORKER_EVALUATING) send_eval(e, s, share);
 }

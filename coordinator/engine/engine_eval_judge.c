@@ -142,8 +142,9 @@ static const char *name_of(const struct engine *e, uint32_t member)
 
 /* --- stages ------------------------------------------------------------------------------------------------------- */
 
-static void set_stage(const struct engine *e, struct eval_share *share, enum eval_stage stage, uint64_t wanted)
+static void set_stage(struct engine *e, struct eval_share *share, enum eval_stage stage, uint64_t wanted)
 {
+    e->eval.changed = true;
     share->stage = stage;
     share->holder = share->id = 0;
     share->asked_us = stage == EVAL_FIRST ? 0 : e->now_us;
@@ -166,7 +167,7 @@ static void refuse_member(struct engine *e, uint32_t member, const char *why)
     char text[WIRE_TEXT_MAX];
     struct member *m = member_by_id(&e->ledger.round.members, member);
     const struct session *s = session_by_member(&e->sessions, member);
-    m->false_evals = true;
+    m->false_evals = e->eval.changed = true;
     snprintf(text, sizeof text, "refused its evaluation after round %llu: %s; it evaluates no more",
              (unsigned long long)e->eval.round, why);
     engine_emit_text(e, ENGINE_EVENT_FAULT, m->name, text);

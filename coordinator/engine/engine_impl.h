@@ -38,6 +38,8 @@ enum status engine_checkpoint_due(struct engine *e, struct err *err) MUST_CHECK;
 enum status engine_kept_room(struct engine *e, struct err *err) MUST_CHECK;
 /* Follows the validation loss. When it jumps, the newest checkpoint before the jump is kept until it is back. */
 void engine_watch_loss(struct engine *e, uint64_t round, double loss);
+/* Sets e->behind_most: at the start, and after each checkpoint. */
+void engine_limit_behind(struct engine *e);
 /* Removes checkpoints beyond checkpoint.keep that no member needs; keeps at most e->behind_most more. */
 enum status engine_collect(struct engine *e, struct err *err) MUST_CHECK;
 

@@ -29,6 +29,8 @@ void engine_on_hello(struct engine *e, uint64_t peer, const struct msg_hello *m)
     memcpy(reply.config.run_id, e->ledger.run_id, WIRE_UUID);
     if (engine_send(e, peer, WIRE_CONTROL, &reply) != STATUS_OK)
         log_debug("cannot send CONFIG: the worker will repeat HELLO");
+    struct session *s = session_by_uuid(&e->sessions, m->uuid);
+    if (s && s->control == peer) s->greeted = true;
 }
 
 /* --- JOIN --------------------------------------------------------------------------------------------------------- */
@@ -146,6 +148,15 @@ static void send_welcome(struct engine *e, const struct session *s, const struct
     engine_send_control(e, s, &m);
 }
 
+/* Returns whether the worker continues from its saved state. */
+static bool welcome(struct engine *e, struct session *s, const struct msg_join *m)
+{
+    bool known = can_resume(e, m), resume = known && !is_far_behind(e, s, m);
+    if (!resume) engine_snapshot_refresh(e, s);
+    send_welcome(e, s, m, resume, known && !resume);
+    return resume;
+}
+
 /* Opens a session for this worker; uploads of its previous session continue. NULL: no free slot, or no memory. */
 static struct session *open_session(struct engine *e, uint64_t peer, const struct msg_join *m)
 {
@@ -184,6 +195,14 @@ static struct session *open_session(struct engine *e, uint64_t peer, const struc
     s->idle_us = idle_us;
     s->joined_us = s->heard_us = s->moved_us = e->now_us;
     return s;
+}
+
+/* The session of an earlier copy of this JOIN. A worker repeats JOIN while a large model is defined or read; one that
+ * joins anew says HELLO first. */
+static struct session *repeated_join(const struct engine *e, uint64_t peer, const struct msg_join *m)
+{
+    struct session *s = session_by_uuid(&e->sessions, m->uuid);
+    return s && s->control == peer && !s->greeted && !strcmp(s->name, m->name) ? s : NULL;
 }
 
 /* The MODEL record exists. */
@@ -233,19 +252,22 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
         tell_to_wait(e, peer);
         return STATUS_OK;
     }
+    struct session *s = repeated_join(e, peer, m);
+    if (s) {
+        welcome(e, s, m);
+        return STATUS_OK;
+    }
     bool room;
     TRY(admission_make_room(e, peer, m, &room, err));
     if (!room) return STATUS_OK;
-    struct session *s = open_session(e, peer, m);
+    s = open_session(e, peer, m);
     if (!s) {
         engine_refuse(e, peer, m->name, REFUSE_FULL, "the coordinator has no memory for worker '%s'", m->name);
         return STATUS_OK;
     }
     TRY(engine_define_val(e, m, err));
     TRY(seat(e, s, err));
-    bool known = can_resume(e, m), resume = known && !is_far_behind(e, s, m);
-    if (!resume) engine_snapshot_refresh(e, s);
-    send_welcome(e, s, m, resume, known && !resume);
+    bool resume = welcome(e, s, m);
     engine_progress(e);
     emit_joined(e, s->name, m, resume);
     return STATUS_OK;

@@ -6,33 +6,47 @@
 #include "common/config/model_flops.h"
 #include "coordinator/engine/engine_impl.h"
 
-enum { FULL_WORKERS = 8 }; /* so many workers have all their steps in metrics.jsonl */
+enum { FULL_WORKERS = 8 };  /* so many workers have all their steps in metrics.jsonl */
+enum { COUNT_US = 100000 }; /* between two counts of the tokens of all workers */
 enum { SKIPS_LINE_US = 30000000, STRANGE_LINE_US = 1000000 };
 
 #define BYTES_END ((uint64_t)1 << 53) /* JSON numbers are exact below */
 
 static const uint64_t age_max_us = 7 * 86400 * UINT64_C(1000000); /* no outage with a full queue lasts longer */
 
-/* Merged tokens, plus the tokens of reported steps whose rounds are not merged yet. */
-static uint64_t tokens_so_far(const struct engine *e)
+/* The reported steps of this session are not merged. */
+static bool is_unmerged(const struct engine *e, const struct session *s)
 {
-    uint64_t tokens = e->ledger.round.tokens;
-    for_each_session(e, s) {
-        const struct member *m = engine_member(e, s);
-        if (m && m->work.open && !m->work.merged && m->work.round == s->step_round) tokens += s->step_tokens;
-    }
-    return tokens;
+    const struct member *m = engine_member(e, s);
+    return m && m->work.open && !m->work.merged && m->work.round == s->step_round;
+}
+
+/* Merged tokens, plus those of reported steps that are not merged. Counted ten times a second and after each merge;
+ * count_step adds the steps since. */
+static uint64_t tokens_so_far(struct engine *e)
+{
+    struct token_count *t = &e->tokens;
+    bool holds = t->merged == e->ledger.round.tokens && t->sessions == e->sessions.changes && e->now_us < t->again_us;
+    if (holds) return t->tokens;
+    *t = (struct token_count){.merged = e->ledger.round.tokens,
+                              .tokens = e->ledger.round.tokens,
+                              .sessions = e->sessions.changes,
+                              .again_us = e->now_us + COUNT_US};
+    for_each_session(e, s) t->tokens += is_unmerged(e, s) ? s->step_tokens : 0;
+    return t->tokens;
 }
 
 /* False: the record is counted already; the worker resent it. A round that is trained again begins with step 0. */
-static bool count_step(struct session *s, const struct metrics_step *step)
+static bool count_step(struct engine *e, struct session *s, const struct metrics_step *step)
 {
     bool begins = s->step_round != step->round || !step->step;
     if (!begins && step->step <= s->last_step) return false;
+    if (begins && is_unmerged(e, s)) e->tokens.tokens -= s->step_tokens;
     if (begins) s->step_tokens = 0;
     s->step_round = step->round;
     s->last_step = step->step;
     s->step_tokens += step->tokens;
+    if (is_unmerged(e, s)) e->tokens.tokens += step->tokens;
     return true;
 }
 
@@ -163,7 +177,7 @@ void engine_on_metrics(struct engine *e, struct session *s, const struct msg_met
         if (take_record(e, s, &m->steps[i])) accepted[n++] = i;
     for (uint32_t i = 0; i < n; i++) {
         const struct metrics_step *step = &m->steps[accepted[i]];
-        bool counted = count_step(s, step);
+        bool counted = count_step(e, s, step);
         s->skips += counted && !isfinite(step->grad_norm);
         if (counted) engine_note_step(e, s, step, trained(e, s, step));
         if (is_written(e, step, i + 1 == n)) emit_step(e, s, m, accepted[i], i + 1 == n);

@@ -81,6 +81,8 @@ enum status engine_on_heartbeat(struct engine *e, struct session *s, const struc
     bool refused;
     TRY(engine_check_data(e, s, m, &refused, err));
     if (refused) return STATUS_OK;
+    e->eval.changed = e->eval.changed || !s->beating || s->last.state != m->state ||
+                      memcmp(s->last.versions, m->versions, m->n_fragments * sizeof *m->versions) != 0;
     s->last = *m;
     s->beating = true;
     note_download(e, s);

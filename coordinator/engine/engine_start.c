@@ -300,6 +300,7 @@ static enum status init_volatile(struct engine *e, struct err *err)
     admission_limits_size(e);
     TRY(engine_keep_files(e, e->ledger.model.frozen_whole ? &e->ledger.frozen : NULL, false, err));
     if (!e->n_kept && engine_serves(e)) TRY(engine_checkpoint(e, err));
+    engine_limit_behind(e);
     e->collect_due = e->sweep_due = true;
     e->found_done = l->done;
     if (l->done) e->done_us = e->now_us;

@@ -21,6 +21,7 @@ void ledger_finish(struct ledger *l)
         layout_finish(&l->layout);
     }
     update_log_finish(&l->log);
+    mem_free(l->initial);
     mem_free(l->config_text);
     frozen_finish(&l->frozen);
     mem_free(l->model_record);
@@ -112,7 +113,9 @@ enum status ledger_set_model(struct ledger *l, const uint8_t *body, size_t size,
     if (l->region) round_follow(&l->round);
     l->round.first_mean = layout_first_mean(&l->layout);
     l->modelled = true; /* from here on ledger_finish cleans up */
-    TRY(outer_state_init(&l->outer, l->config, &l->layout, err));
+    float *theta = l->initial;
+    l->initial = NULL;
+    TRY(outer_state_init_with(&l->outer, l->config, &l->layout, theta, err));
     if (l->region) outer_state_follow(&l->outer);
     return STATUS_OK;
 }
@@ -166,10 +169,14 @@ static enum status fold_start(struct ledger *l, size_t size)
 
 static enum status fold_model(struct ledger *l, const struct journal_record *record, struct err *err)
 {
+    bool computed = l->initial != NULL;
     TRY(ledger_set_model(l, record->body, record->size, err));
     l->absent = l->region;
     if (l->region) return STATUS_OK; /* JUMP follows */
-    TRY(outer_state_fill(&l->outer, l->init_dir, err));
+    if (computed)
+        outer_state_rehash(&l->outer);
+    else
+        TRY(outer_state_fill(&l->outer, l->init_dir, err));
     for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
         if (l->outer.fragments[f].hash != l->model.hashes[f])
             return err_set(err, STATUS_MISMATCH, "the initial parameters differ from those this run started with%s%s",

@@ -27,6 +27,7 @@ enum { LEDGER_EARLIER_MAX = 32 };
 struct ledger {
     struct config *config; /* borrowed; RUN records set the keys that belong to the run */
     const char *init_dir;  /* borrowed, or NULL */
+    float *initial; /* [n_params] theta_0, owned: of a MODEL record that is written now; NULL: fold computes it */
     struct journal journal;
 
     bool region; /* its updates are upstream's (coordinator/engine/engine_region.c); set after ledger_init */

@@ -29,10 +29,12 @@ struct work {
     const struct checkpoint_info *base; /* NULL: the beginning of the journal */
     uint64_t first;                     /* the first segment that is kept */
 
-    struct config *config;  /* of the run, for `ledger` */
-    struct ledger ledger;   /* the state at the cut */
-    bool replaying;         /* `ledger` is initialised */
-    struct journal_ref bad; /* the record that contradicts those before it */
+    struct config *config;     /* of the run, for `ledger` */
+    struct ledger ledger;      /* the state at the cut */
+    bool replaying;            /* `ledger` is initialised */
+    struct journal_ref bad;    /* the record that contradicts those before it */
+    struct journal_ref opened; /* barrier: the record that opened the last round */
+    struct journal_ref cut;    /* the first byte that goes */
 
     struct ledger_lost lost;                 /* the part that is cut away */
     uint64_t versions[LAYOUT_FRAGMENTS_MAX]; /* check of the log between two checkpoints: versions so far */
@@ -171,6 +173,7 @@ static enum status replay(void *ctx, const struct journal_record *record, struct
 {
     struct work *w = ctx;
     struct err why = {0};
+    if (record->type == RECORD_OPEN && !w->ledger.round.open) w->opened = record->at;
     enum status status = ledger_replay(&w->ledger, record, &why);
     if (record->type == RECORD_RUN) w->ledger.init_dir = init_dir(w);
     if (status == STATUS_CORRUPT || status == STATUS_STATE) {
@@ -178,6 +181,22 @@ static enum status replay(void *ctx, const struct journal_record *record, struct
         return STATUS_END;
     }
     return status == STATUS_OK ? status : err_set(err, status, "%s", why.msg);
+}
+
+/* Some fragments of the open round are merged, others are not. */
+static bool is_half_merged(const struct round *r)
+{
+    bool any = false;
+    for (uint32_t f = 0; f < r->p.n_fragments; f++) any = any || (r->open && r->closed[f]);
+    return any;
+}
+
+/* Without a checkpoint the next start writes one at the cut. A worker without state, or ahead of the cut, starts from
+ * it. If it held half of a round, that worker could not train the other half. */
+static void cut_at_round(struct work *w)
+{
+    if (w->base || !w->ledger.modelled || !is_half_merged(&w->ledger.round)) return;
+    w->cut = (struct journal_ref){w->opened.segment, w->opened.offset - JOURNAL_RECORD_HEADER};
 }
 
 /* Replays the journal behind the base up to the first damage. */
@@ -202,6 +221,8 @@ static enum status find_cut(struct work *w, struct err *err)
         r->at = status == STATUS_END ? w->bad.offset - JOURNAL_RECORD_HEADER : end.good;
         break;
     }
+    w->cut = (struct journal_ref){r->segment, r->at};
+    cut_at_round(w);
     if (w->ledger.modelled) return STATUS_OK;
     return err_set(
         err, STATUS_NOTFOUND,
@@ -263,9 +284,9 @@ static enum status count(struct work *w, struct err *err)
     for (size_t i = 0; r->cut && i < w->n_segments; i++) {
         struct journal_source source;
         const struct segment *s = &w->segments[i];
-        if (s->number < r->segment) continue;
+        if (s->number < w->cut.segment) continue;
         TRY(journal_source_of(&source, w->store, s->number, false, err));
-        TRY(journal_salvage(&source, s->number == r->segment ? r->at : 0, count_lost, w, err));
+        TRY(journal_salvage(&source, s->number == w->cut.segment ? w->cut.offset : 0, count_lost, w, err));
     }
     r->updates_lost = w->lost.updates;
     r->rounds_lost = ledger_lost_rounds(&w->lost, l);
@@ -310,10 +331,10 @@ static enum status move_segments(struct work *w, struct err *err)
     const struct repair *r = w->r;
     for (size_t i = w->n_segments; i-- > 0;) {
         const struct segment *s = &w->segments[i];
-        if ((s->number < w->first && !s->whole) || (r->cut && s->number > r->segment))
+        if ((s->number < w->first && !s->whole) || (r->cut && s->number > w->cut.segment))
             TRY(move_segment(w, s->number, STORE_KEEP_NONE, err));
-        else if (r->cut && s->number == r->segment)
-            TRY(move_segment(w, s->number, r->at, err));
+        else if (r->cut && s->number == w->cut.segment)
+            TRY(move_segment(w, s->number, w->cut.offset, err));
     }
     /* Recovery appends to the last segment: records after the base must not follow those before it. */
     if (!r->cut || !r->missing || !w->base || r->segment != w->base->segment) return STATUS_OK;

@@ -4,7 +4,7 @@
  *   base is the beginning of the journal.
  * - The journal behind the base is replayed, as a start does, and cut at the first damage: bytes that changed, a
  *   missing segment, or a record that contradicts those before it (a segment that ends too early). All rounds before
- *   the damage are kept.
+ *   the damage are kept; without a checkpoint, a round of which only some fragments are merged goes, too.
  * - Damage before the base loses nothing. Older checkpoints that need the damaged part are put aside. Undamaged
  *   segments that no checkpoint needs stay; the coordinator removes them as usual.
  * - Nothing is deleted: the store renames what is cut away.
@@ -30,12 +30,12 @@ struct repair_worker {
 };
 
 struct repair {
-    bool needed;   /* false: nothing was damaged, and nothing was changed */
-    bool has_base; /* a checkpoint is the base */
-    uint64_t base; /* its round */
-    bool cut;      /* the journal was cut at `segment`, byte `at` */
-    uint64_t segment, at;
-    bool missing; /* that segment is missing */
+    bool needed;          /* false: nothing was damaged, and nothing was changed */
+    bool has_base;        /* a checkpoint is the base */
+    uint64_t base;        /* its round */
+    bool cut;             /* the journal was cut */
+    uint64_t segment, at; /* the damage */
+    bool missing;         /* that segment is missing */
     uint64_t rounds_kept;
     uint64_t rounds_lost, updates_lost; /* as far as the part that was cut away is readable */
     struct repair_worker *workers;      /* [n_workers], by member id; owned */

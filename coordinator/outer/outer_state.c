@@ -133,7 +133,13 @@ static uint64_t vectors_of(const struct config *c)
 enum status outer_state_init(struct outer_state *s, const struct config *config, const struct layout *layout,
                              struct err *err)
 {
-    *s = (struct outer_state){.config = config, .layout = layout};
+    return outer_state_init_with(s, config, layout, NULL, err);
+}
+
+enum status outer_state_init_with(struct outer_state *s, const struct config *config, const struct layout *layout,
+                                  float *theta, struct err *err)
+{
+    *s = (struct outer_state){.config = config, .layout = layout, .theta = theta};
     size_t n = layout->n_params, largest = 0, part_max = 0;
     s->fragments = mem_alloc(layout->n_fragments, sizeof *s->fragments);
     if (!s->fragments) return err_set(err, STATUS_NOMEM, "no memory for %u fragments", layout->n_fragments);
@@ -143,7 +149,7 @@ enum status outer_state_init(struct outer_state *s, const struct config *config,
     }
     TRY(init_merger(s, part_max, err));
     uint64_t vectors = vectors_of(config);
-    s->theta = mem_alloc(n, sizeof *s->theta);
+    if (!theta) s->theta = mem_alloc(n, sizeof *s->theta);
     s->acc = mem_alloc(largest, sizeof *s->acc);
     s->cells = mem_alloc(outer_cells(largest), sizeof *s->cells);
     if (vectors > 0) s->m = mem_alloc(n, sizeof *s->m);

@@ -72,6 +72,9 @@ struct outer_step {
  * the text. NOMEM. */
 enum status outer_state_init(struct outer_state *s, const struct config *config, const struct layout *layout,
                              struct err *err) MUST_CHECK;
+/* The same with theta[n_params] of the caller, which it takes, also on failure. NULL: it allocates theta. */
+enum status outer_state_init_with(struct outer_state *s, const struct config *config, const struct layout *layout,
+                                  float *theta, struct err *err) MUST_CHECK;
 /* Computes the bytes that outer_state_init will allocate, plus outer_state_reserve for the deltas of `workers`. Needs
  * little memory itself. */
 enum status outer_state_bytes(uint64_t *bytes, const struct config *config, const struct layout *layout,

@@ -1,10 +1,18 @@
 # Planted bugs prove that the simulation detects errors: random schedules run with each bug until the checker detects it.
 add_library(planted_sim OBJECT sim/planted.c)
 target_link_libraries(planted_sim PRIVATE ${test_lib})
+# The same from the seed of a wide run on: one in 300 is wide (tests/lib/sim/sim_random.c).
+add_library(planted_sim_wide OBJECT sim/planted.c)
+target_link_libraries(planted_sim_wide PRIVATE ${test_lib})
+target_compile_definitions(planted_sim_wide PRIVATE FIRST_SEED=590)
 
 # name: of the program; source: the changed file; from, to: the line
 function(atoll_planted name source from to)
     atoll_planted_bug(sim ${name} planted_sim ${source} "${from}" "${to}")
+endfunction()
+
+function(atoll_planted_wide name source from to)
+    atoll_planted_bug(sim ${name} planted_sim_wide ${source} "${from}" "${to}")
 endfunction()
 
 # --- merging
@@ -90,6 +98,81 @@ atoll_planted(free_member_not_counted coordinator/round/round.c
     "r->n_free -= !m->work.open;"
     "(void)0;")
 
+atoll_planted(evicted_member_counted coordinator/round/round.c
+    "r->members.n_active--;"
+    "(void)0;")
+atoll_planted(ended_session_found_by_member coordinator/engine/state/session.c
+    "index_set(&t->by_member, slot, none);"
+    "(void)0;")
+atoll_planted(ended_session_found_by_peer coordinator/engine/state/session.c
+    "index_set(&t->by_bulk, slot, none);"
+    "(void)0;")
+
+# --- bytes in flight
+atoll_planted(credit_not_returned coordinator/round/upload.c
+    "pool->granted -= u->upto - u->have;\n    memset"
+    "memset")
+atoll_planted(credit_of_bytes_that_came_kept coordinator/round/upload.c
+    "pool->granted -= min_u64(chunk->size, u->upto - u->have);"
+    "(void)0;")
+atoll_planted_wide(window_for_each_fragment worker/sync/sync_flow.c
+    "flying = bytes_requested(s);"
+    "flying = bytes_requested(s) / 1000;")
+atoll_planted_wide(window_without_limit worker/sync/sync_rate.c
+    "bytes > SYNC_WINDOW_MOST ? SYNC_WINDOW_MOST :"
+    "bytes < 0 ? SYNC_WINDOW_MOST :")
+atoll_planted_wide(uploads_without_window worker/sync/sync_flow.c
+    "min_u64(f->upto, f->held + window)"
+    "f->upto")
+atoll_planted_wide(more_sent_than_requested coordinator/round/download.c
+    "if (total && item->end > total) item->end = total;"
+    "if (total) item->end = total;")
+
+# --- async: the beat and the budget
+atoll_planted(delivered_delta_left_behind coordinator/round/policy_async.c
+    "close->ids[close->n++] = m->id;"
+    "if (close->n && m->id % 3 == 2) continue;\n            close->ids[close->n++] = m->id;")
+atoll_planted(each_delta_is_published coordinator/round/policy_async.c
+    "if (!is_auto(r)) return g->from_us + r->p.grace_us;"
+    "return g->from_us;")
+atoll_planted(lagging_worker_gets_work coordinator/round/policy_async.c
+    "!ahead) || lags(r, m)) continue;"
+    "!ahead) || (lags(r, m) && 0)) continue;")
+atoll_planted(budget_follows_restart coordinator/settings.c
+    "*workers = begun.coordinator.min_workers;"
+    "(void)workers;")
+atoll_planted(last_work_exceeds_budget coordinator/round/policy_async.c
+    "if (share.steps > left) share.steps = (uint32_t)left;"
+    "")
+
+# --- long work
+atoll_planted(objects_sent_during_long_work coordinator/engine/engine_presence.c
+    "engine_initial_reassure(e);"
+    "struct err why;\n    (void)engine_serve(e, &why);")
+atoll_planted(long_work_in_long_work coordinator/engine/engine_presence.c
+    "engine_initial_reassure(e);"
+    "struct err why;\n    (void)engine_collect(e, &why);")
+atoll_planted(journal_written_during_long_work coordinator/engine/engine_presence.c
+    "engine_initial_reassure(e);"
+    "struct err why;\n    (void)journal_append(&e->ledger.journal, RECORD_START, NULL, 0, NULL, &why);")
+atoll_planted(unread_heartbeat_acknowledged coordinator/engine/engine_presence.c
+    "struct msg m = {.type = MSG_HEARTBEAT_ACK};"
+    "struct msg m = {.type = MSG_HEARTBEAT_ACK, .heartbeat_ack.sent_us = 1};")
+atoll_planted(heartbeats_keep_no_place coordinator/admission/admission_presence.c
+    "if (m) m->heard_us = e->now_us;"
+    "(void)m;")
+
+# --- checkpoints of workers that are late
+atoll_planted(needed_checkpoint_removed coordinator/engine/engine_checkpoint.c
+    "all_past(e, &e->kept[1])"
+    "all_past(e, &e->kept[0])")
+atoll_planted(disk_left_not_counted coordinator/engine/engine_checkpoint.c
+    "if (pinned > left && i) return i;"
+    "(void)left;")
+atoll_planted(disk_not_looked_at_after_start coordinator/engine/engine_start.c
+    "engine_limit_behind(e);"
+    "")
+
 # --- samples
 atoll_planted(lease_not_returned coordinator/round/round.c
     "lease_return(&r->leases, m->id, work->round);"
@@ -141,6 +224,16 @@ atoll_planted(assignment_never_repeated coordinator/engine/engine_presence.c
     "engine_send_assign(" "if (0) engine_send_assign(")
 atoll_planted(offer_never_repeated worker/sync/sync_flow.c
     "f->up_wait = 0;" "f->up_wait = 0;\n    if (f->bytes % 2) f->up_at = UINT64_MAX;")
+
+atoll_planted(wait_never_longer worker/sync/sync_rate.c
+    "backoff_us(wait_us, 1, SYNC_RETRY_MAX_US);"
+    "backoff_us(wait_us, 0, SYNC_RETRY_MAX_US);")
+atoll_planted(join_never_waits_longer worker/sync/sync_poll.c
+    "s->retries++,"
+    "s->retries,")
+atoll_planted(retry_without_a_wait worker/sync/sync_poll.c
+    "return now_us + backoff_spread_us(wait, s->jitter ^ s->retry_at);"
+    "return now_us + 1000 + wait / 1000000;")
 
 atoll_planted(lease_ignores_shared_steps coordinator/round/policy_barrier.c
     "TRY(lease_plan_take(&plan, grant->steps * r->p.step_samples,"

@@ -165,6 +165,11 @@ static void test_agrees(void **state)
     assert_true(some.seconds > 0.97 * all.seconds && some.seconds < 1.03 * all.seconds);
     assert_true(ends_s[some.rounds - 1] == some.seconds && some.rounds == all.rounds);
     mem_free(ends_s);
+    /* With a barrier each worker loads each update, the last one, too. A relayed one has down_bytes 0. */
+    double least = 0;
+    for (uint32_t f = 0; f < costs.n_fragments && config.train.method != METHOD_ASYNC; f++)
+        least += (double)costs.fragments[f].down_bytes * (double)all.rounds * s->workers;
+    assert_true((double)all.bytes_down >= least && (double)some.bytes_down >= least);
 }
 
 /* async with outer.max_staleness 0 and unequal links: most deltas of the slow workers are refused, and the rounds end

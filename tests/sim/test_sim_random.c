@@ -5,7 +5,7 @@
  *   SIM_RUNS=n test_sim_random     runs n seeds; SIM_FROM=n sets the first
  *   SIM_HARSH=1                    draws more faults, with either of these
  *
- * ctest: timeout=180 */
+ * ctest: timeout=300 */
 
 #include "tests/lib/sim/sim_random.h"
 #include "tests/lib/test.h"
@@ -17,6 +17,8 @@ enum { RUNS = 1000 };
 #endif
 
 struct totals {
+    uint64_t beat_updates, repeats, long_works, most_flying;
+    double beats; /* of beat_updates, if each beat published one */
     uint64_t runs, compared, kills, evicted, resumed, reloaded, returned, lost_versions, rejected, faults, updates,
         checks, relayed;
     struct sim_net_counts net;
@@ -25,6 +27,9 @@ struct totals {
 static void totals_add(struct totals *t, const struct sim_random_outcome *o)
 {
     t->runs++;
+    t->repeats += o->checks.repeats;
+    t->long_works += o->long_works;
+    if (o->checks.most_flying > t->most_flying) t->most_flying = o->checks.most_flying;
     t->kills += o->kills;
     t->evicted += o->checks.evicted;
     t->resumed += o->checks.resumed;
@@ -43,6 +48,16 @@ static void totals_add(struct totals *t, const struct sim_random_outcome *o)
 
 static unsigned weather; /* SIM_RANDOM_HARSH or 0 */
 
+static void add_beats(uint64_t seed, struct totals *t)
+{
+    struct sim_random_plan plan;
+    struct sim_random_outcome calm;
+    assert_int_equal(sim_random_run(seed, weather | SIM_RANDOM_CALM, stdout, &plan, &calm), STATUS_OK);
+    assert_true(calm.ended);
+    t->beat_updates += calm.checks.updates;
+    t->beats += plan.updates;
+}
+
 /* Returns false if the run breaks an invariant, does not end, or ends at another theta than the run without faults. */
 static bool run_seed(uint64_t seed, bool trace, struct totals *t)
 {
@@ -51,6 +66,7 @@ static bool run_seed(uint64_t seed, bool trace, struct totals *t)
     assert_int_equal(sim_random_run(seed, weather | (trace ? SIM_RANDOM_TRACE : 0), stdout, &plan, &stormy), STATUS_OK);
     totals_add(t, &stormy);
     if (!stormy.ended) return false;
+    if (plan.updates > 0) add_beats(seed, t);
     if (!plan.comparable || stormy.checks.evicted || stormy.checks.left) return true;
     assert_int_equal(sim_random_run(seed, weather | SIM_RANDOM_CALM, stdout, &plan, &calm), STATUS_OK);
     t->compared++;
@@ -85,10 +101,17 @@ TEST(test_random_faults_break_no_invariant)
            (unsigned long long)t.updates, (unsigned long long)t.relayed, (unsigned long long)t.rejected,
            (unsigned long long)t.net.sent, (unsigned long long)t.net.lost, (unsigned long long)t.net.duplicated,
            (unsigned long long)t.checks);
+    printf("%llu pieces of long work, %llu requests sent again without an answer, %llu bytes requested at once; "
+           "outer.grace auto: %llu updates instead of %.0f\n",
+           (unsigned long long)t.long_works, (unsigned long long)t.repeats, (unsigned long long)t.most_flying,
+           (unsigned long long)t.beat_updates, t.beats);
     assert_int_equal(failed, 0);
+    assert_true(t.beats < 100 || (double)t.beat_updates <= SIM_RANDOM_UPDATES_MOST * t.beats);
     if (many || weather) return;
     /* The schedules must cover the cases below. */
     assert_true(t.compared > runs / 10 && t.kills > runs && t.evicted > 0 && t.resumed > 0);
+    assert_true(t.long_works > runs / 2 && (t.most_flying > 2 * (4 << 20) || runs < 1000)); /* of a wide run */
+    assert_true(t.repeats > runs && t.beats > (double)runs / 10);
     assert_true(t.reloaded > 0 && t.returned > 0 && t.reloaded > t.returned);
     assert_true(t.relayed > t.updates / 20 && t.rejected > 0 && t.net.lost > 0 && t.net.duplicated > 0);
 }

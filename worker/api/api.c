@@ -148,6 +148,7 @@ void atoll_leave(struct atoll *a, const char *text)
 {
     API_CALL;
     if (!api_is_here(a) || a->phase == API_LEFT) return;
+    API_SESSION(a);
     if (a->phase == API_JOINED) worker_session_leave(a->session, text ? text : "left");
     a->phase = API_LEFT;
     a->round.open = a->evaluating = false;
@@ -184,6 +185,7 @@ const char *atoll_text(struct atoll *a)
     API_CALL;
     if (!a) return "";
     if (!api_is_here(a)) return "this process is a fork of the worker's";
+    API_SESSION(a);
     if (a->phase == API_FAILED) return a->failure.msg;
     if (a->phase == API_JOINED) {
         uint64_t now = clock_monotonic_us();
@@ -215,6 +217,7 @@ static uint64_t oldest_version(const struct atoll *a)
 
 uint64_t atoll_theta_hash(const struct atoll *a)
 {
+    API_SESSION(a);
     return holds_params(a) ? layout_theta_hash(&a->layout, outer_loop_theta(a->loop)) : 0;
 }
 
@@ -231,6 +234,7 @@ void atoll_get_info(struct atoll *a, struct atoll_info *info)
         snprintf(info->family, sizeof info->family, "%.31s", a->config.model.family);
     }
     if (!a->session || !api_is_here(a)) return;
+    API_SESSION(a);
     const struct outer_times *times = outer_loop_times(a->loop);
     worker_session_bytes(a->session, &info->bytes_up, &info->bytes_down);
     info->rtt_us = heartbeat_rtt_us(outer_loop_heartbeat(a->loop));

@@ -37,6 +37,7 @@ enum api_phase {
 struct api_round {
     bool open; /* from atoll_begin to atoll_push */
     uint64_t number;
+    const struct msg_assign *task;
     uint32_t steps, done;       /* inner steps of the round, told so far */
     uint64_t samples;           /* taken */
     double position, rate;      /* of the first step; per step */
@@ -101,6 +102,14 @@ void api_locale_restore(struct api_locale *l);
 #define API_CALL __attribute__((cleanup(api_locale_restore))) struct api_locale api_locale = api_locale_enter()
 /* Before the program's own function is called: the program's locale until the end of the block. */
 #define API_CALL_BACK __attribute__((cleanup(api_locale_restore))) struct api_locale api_locale = api_locale_call_back()
+
+/* --- api_round.c --- */
+/* worker_session_computed; and worker_session_compute if a round is open then. NULL is allowed. */
+const struct atoll *api_session_take(const struct atoll *a);
+void api_session_give(const struct atoll **a);
+/* In a function of atoll.h that may be called during a round: the session belongs to the call until it returns. */
+#define API_SESSION(a)                                                                                                 \
+    __attribute__((cleanup(api_session_give), unused)) const struct atoll *api_session = api_session_take(a)
 
 /* --- api_check.c --- */
 /* False for NULL, and in a fork of the process that opened the worker. */

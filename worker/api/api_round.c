@@ -11,6 +11,20 @@
 #include "worker/model/model.h"
 #include "worker/outer/delta_host.h"
 
+/* --- the session -------------------------------------------------------------------------------------------------- */
+
+const struct atoll *api_session_take(const struct atoll *a)
+{
+    if (!api_is_here(a) || !a->session) return NULL;
+    worker_session_computed(a->session);
+    return a;
+}
+
+void api_session_give(const struct atoll **a)
+{
+    if (*a && (*a)->round.open) worker_session_compute((*a)->session);
+}
+
 /* --- a round ------------------------------------------------------------------------------------------------------ */
 
 /* A round that a restarted worker continues has no message: its own samples tell about where the run stands. */
@@ -25,6 +39,7 @@ enum atoll_status atoll_begin(struct atoll *a, struct atoll_round *round, struct
     API_CALL;
     enum atoll_status bad = api_check(a, round, "atoll_begin", error);
     if (bad != ATOLL_OK) return bad;
+    API_SESSION(a);
     struct api_round *r = &a->round;
     bool ready = a->phase == API_JOINED && !r->open && !a->evaluating && outer_loop_want(a->loop) == OUTER_TRAIN;
     if (!ready) return api_refuse(error, ATOLL_ORDER, "atoll_begin: there is no round: call it after ATOLL_TRAIN");
@@ -36,6 +51,7 @@ enum atoll_status atoll_begin(struct atoll *a, struct atoll_round *round, struct
     uint64_t now = clock_monotonic_us();
     *r = (struct api_round){.open = true,
                             .number = task->round,
+                            .task = task,
                             .steps = task->steps,
                             .position = task->step0,
                             .rate = task->step_rate,
@@ -60,8 +76,7 @@ enum atoll_status atoll_samples(struct atoll *a, uint64_t *indices, uint32_t n, 
     struct api_round *r = &a->round;
     uint64_t left = 0, at = 0, total = a->train.samples;
     if (!r->open) return api_refuse(error, ATOLL_ORDER, "atoll_samples: no round has begun: call atoll_begin first");
-    const struct msg_assign *task = outer_loop_assignment(a->loop);
-    assert(task);
+    const struct msg_assign *task = r->task; /* also if the run went on without this round */
     for (uint32_t i = 0; i < task->n_ranges; i++) left += task->ranges[i].count;
     assert(r->samples <= left);
     left -= r->samples;
@@ -126,6 +141,7 @@ enum atoll_status atoll_step(struct atoll *a, const struct atoll_step *step, enu
     if (r->done == r->steps)
         return api_refuse(error, ATOLL_ORDER, "atoll_step: the round's %" PRIu32 " steps are done: call atoll_push",
                           r->steps);
+    API_SESSION(a);
     uint64_t now = clock_monotonic_us(), step_us = step->step_us ? step->step_us : now - r->last_us;
     note_step(a, step, step_us);
     r->done++;
@@ -133,9 +149,8 @@ enum atoll_status atoll_step(struct atoll *a, const struct atoll_step *step, enu
     worker_session_send_metrics(a->session, false);
     worker_session_receive(a->session, 0);
     r->last_us = clock_monotonic_us();
-    const struct msg_assign *task = outer_loop_assignment(a->loop);
     *action = r->done == r->steps ? ATOLL_SYNC : ATOLL_CONTINUE;
-    if (outer_loop_want(a->loop) == OUTER_TRAIN && task && task->round == r->number) return ATOLL_OK;
+    if (outer_loop_computing(a->loop)) return ATOLL_OK;
     log_info("left round %" PRIu64 " after %u of %u steps: the run continued without this worker", r->number + 1,
              r->done, r->steps);
     r->open = false;
@@ -171,6 +186,7 @@ enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error)
         return api_refuse(error, ATOLL_ORDER, "atoll_push: call it after the round's last step (ATOLL_SYNC)");
     bad = check_tokens(a, error);
     if (bad != ATOLL_OK) return bad;
+    API_SESSION(a);
     uint64_t started = clock_monotonic_us();
     const float *values = api_run_params(a);
     uint64_t now = clock_monotonic_us();

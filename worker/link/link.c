@@ -37,7 +37,7 @@ struct link {
     pthread_mutex_t lock;
     pthread_cond_t arrived, drained;
     struct ring in[LANES], out[LANES];
-    int read_lane;    /* lane of the record that the compute thread reads; -1: none */
+    int read_lane;    /* lane of the record that link_recv returned; -1: none */
     uint64_t dropped; /* messages that did not fit the inbox */
 
     struct msg beat, ack; /* of the link thread */
@@ -110,7 +110,7 @@ static void receive(struct link *link, enum wire_lane lane, const uint8_t *data,
     if (room) {
         memcpy(room, data, size);
         ring_commit(&link->in[lane], 0, size);
-        pthread_cond_signal(&link->arrived);
+        pthread_cond_broadcast(&link->arrived);
     } else {
         link->dropped++;
     }
@@ -289,6 +289,16 @@ enum status link_recv(struct link *link, uint64_t timeout_us, enum wire_lane *la
     enum status status = msg_decode(m, data, size, &err);
     if (status != STATUS_OK) log_warn("ignored a malformed message of the coordinator: %s", err.msg);
     return status;
+}
+
+void link_wait(struct link *link, uint64_t timeout_us)
+{
+    struct timespec until;
+    deadline_after(&until, timeout_us);
+    pthread_mutex_lock(&link->lock);
+    while (ring_empty(&link->in[WIRE_CONTROL]) && ring_empty(&link->in[WIRE_BULK]))
+        if (pthread_cond_timedwait(&link->arrived, &link->lock, &until) == ETIMEDOUT) break;
+    pthread_mutex_unlock(&link->lock);
 }
 
 unsigned link_connected(const struct link *link)

@@ -22,11 +22,13 @@ void link_expect_end(struct link *link);
 /* Sends queued messages for at most flush_us, then closes. NULL is allowed. */
 void link_close(struct link *link, uint64_t flush_us);
 
-/* --- compute thread ----------------------------------------------------------------------------------------------- */
+/* --- the thread that has the session ------------------------------------------------------------------------------ */
 /* Encodes m into the outbox. AGAIN: it is full. */
 enum status link_send(struct link *link, enum wire_lane lane, const struct msg *m) MUST_CHECK;
 /* Waits up to timeout_us for the next message. AGAIN: none arrived. *m borrows from the inbox until the next call. */
 enum status link_recv(struct link *link, uint64_t timeout_us, enum wire_lane *lane_p, struct msg *m) MUST_CHECK;
+/* Waits up to timeout_us until there is a message, and leaves it in the inbox. Any thread, while the link is open. */
+void link_wait(struct link *link, uint64_t timeout_us);
 /* enum dial_failure: why there is no connection yet. */
 unsigned link_failure(const struct link *link);
 /* Counters of connections: transport.connected and transport.both_connected. */

@@ -398,6 +398,17 @@ void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
     update_heartbeat(loop);
 }
 
+bool outer_loop_computing(const struct outer_loop *loop)
+{
+    const struct sync *s = &loop->sync;
+    return s->computing && !s->done && s->phase != SYNC_STOPPED;
+}
+
+bool outer_loop_exchanges(const struct outer_loop *loop)
+{
+    return outer_loop_computing(loop) && (loop->sync.overlaps || loop->async) && !loop->initial;
+}
+
 void outer_loop_train_step(struct outer_loop *loop, uint32_t step, uint64_t step_us)
 {
     heartbeat_set_step(&loop->heartbeat, loop->sync.step + step, step_us);

@@ -1,14 +1,14 @@
 /* The outer loop of one worker: joins the run, keeps theta at the versions of the run's log, makes and sends deltas,
  * and applies updates. It sees flat fp32 parameters and knows no model.
  *
- * It is event driven and single-threaded, without sockets, threads or clock. The session of a worker
+ * It is event driven, without sockets, threads or clock. One thread at a time calls it. The session of a worker
  * (worker/session/worker_session.h) and the simulated cluster of the tests drive the same code.
  *
  *     loop:  outer_loop_on_message for every message that arrived; outer_loop_tick(now);
  *            switch (outer_loop_want()):
  *              OUTER_WAIT   sleep until a message or outer_loop_deadline_us
  *              OUTER_TRAIN  outer_loop_train_begin; start from outer_loop_params; take assignment->steps inner steps,
- *                           running the first line between steps; stop if want is no longer OUTER_TRAIN (revoked);
+ *                           running the first line between steps; stop unless outer_loop_computing (revoked);
  *                           outer_loop_train_done. This is a whole round, or a segment of it with train.overlap or
  *                           train.stagger: the caller does the same for both
  *              OUTER_EVAL   outer_loop_eval_begin; evaluate outer_loop_params; outer_loop_eval_done
@@ -135,7 +135,7 @@ enum outer_want { OUTER_WAIT, OUTER_TRAIN, OUTER_EVAL, OUTER_DONE, OUTER_FAILED 
 /* Seconds of the round that ended last; round UINT64_MAX: none yet. The times do not overlap and cover the caller's
  * thread from the start of a round to the next, except:
  *   - evaluations and the wait for an assignment;
- *   - handling of messages between steps.
+ *   - handling of messages between steps, and by another thread during them.
  * Work of the device beside the host, such as copies still running at the first step, counts as compute_s. */
 struct outer_times {
     uint64_t round;
@@ -197,6 +197,12 @@ bool outer_loop_on_device(const struct outer_loop *loop);
  * such copy. Read-only. */
 const float *outer_loop_device_params(const struct outer_loop *loop);
 void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us);
+/* The segment that train_begin started is still wanted. False: the run went on without it, or has ended. */
+bool outer_loop_computing(const struct outer_loop *loop);
+/* outer_loop_computing, and deltas and updates travel meanwhile (train.overlap, train.stagger, async). While another
+ * thread computes, outer_loop_on_message (except for CONFIG, UPLOAD and WELCOME) and outer_loop_tick then call neither
+ * the host's functions nor the device. */
+bool outer_loop_exchanges(const struct outer_loop *loop);
 /* `step` inner steps are done; the last one took step_us. */
 void outer_loop_train_step(struct outer_loop *loop, uint32_t step, uint64_t step_us);
 

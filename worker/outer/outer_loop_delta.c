@@ -24,7 +24,7 @@ void outer_anchor_update(struct outer_loop *loop, uint32_t fragment, uint64_t be
 {
     const struct outer_fragment *f = &loop->f[fragment];
     enum worker_state state = loop->sync.state;
-    if (!loop->delta_device || state == WORKER_TRAINING) return;
+    if (!loop->delta_device || loop->sync.computing) return;
     bool quantized = f->down && u->form == UPDATE_INCREMENT && !strcmp(u->codec, codec_spec(f->down));
     if (quantized && delta_device_add(loop->delta_device, fragment, u->payload, u->payload_size, before, f->hash))
         return;

@@ -2,9 +2,13 @@
  *   worker_session.c   the connection and the outer loop
  *   session_reason.c   why a join cannot succeed
  *   session_address.c  the coordinator's address
- *   session_metrics.c  step records and METRICS */
+ *   session_metrics.c  step records and METRICS
+ *   session_pump.c     the exchange while the host computes */
 #ifndef WORKER_SESSION_SESSION_IMPL_H
 #define WORKER_SESSION_SESSION_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
 
 #include "worker/link/link.h"
 #include "worker/outer/state_dir.h"
@@ -25,6 +29,17 @@ struct step_queue {
     } records[STEP_QUEUE_MAX];
 };
 
+/* A thread that has the session while the host computes. */
+struct session_pump {
+    pthread_t thread;
+    bool started, failed; /* failed: no thread was available */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    atomic_bool computing; /* from worker_session_compute to worker_session_computed: the pump may take the session */
+    bool busy;             /* the pump has it */
+    bool stop;
+};
+
 struct worker_session {
     struct worker_session_options *options;
     struct state_dir dir;
@@ -33,6 +48,9 @@ struct worker_session {
     char join[JOIN_LINE_MAX];   /* where the link was dialled */
     struct err host_err;        /* error of on_config */
     struct msg in;
+    bool held; /* the pump left the message in `in`, of lane held_lane, to the host */
+    enum wire_lane held_lane;
+    struct session_pump pump;
     unsigned both_connected; /* link_both_connected, as the outer loop knows it */
 
     struct {
@@ -51,6 +69,11 @@ struct worker_session {
     unsigned steps_connected;   /* link_connected of the last message */
     uint64_t reported_round;    /* round whose times were sent last */
 };
+
+/* Follows the connection and sends messages that are due. */
+void session_tick(struct worker_session *s);
+/* Ends the pump's thread, if there is one. The link may be closed then. */
+void session_pump_stop(struct worker_session *s);
 
 enum status session_check_stop(const struct worker_session *s, struct err *err) MUST_CHECK;
 /* Call it while the worker waits. Before the first connection it returns why the join cannot succeed (INVALID), or did

@@ -94,6 +94,8 @@ enum status worker_session_open(struct worker_session **s_p, struct worker_sessi
         mem_free(s);
         return err_set(err, status, "out of memory");
     }
+    pthread_mutex_init(&s->pump.lock, NULL);
+    pthread_cond_init(&s->pump.changed, NULL);
     *s_p = s;
     return STATUS_OK;
 }
@@ -116,18 +118,24 @@ struct outer_loop *worker_session_loop(struct worker_session *s)
     return s->loop;
 }
 
-void worker_session_receive(struct worker_session *s, uint64_t timeout_us)
+void session_tick(struct worker_session *s)
 {
-    enum wire_lane lane;
-    enum status status = link_recv(s->link, timeout_us, &lane, &s->in);
-    while (status != STATUS_AGAIN) {
-        if (status == STATUS_OK) outer_loop_on_message(s->loop, lane, &s->in, clock_monotonic_us());
-        status = link_recv(s->link, 0, &lane, &s->in);
-    }
     unsigned both_connected = link_both_connected(s->link);
     if (both_connected != s->both_connected) outer_loop_reconnected(s->loop, clock_monotonic_us());
     s->both_connected = both_connected;
     outer_loop_tick(s->loop, clock_monotonic_us());
+}
+
+void worker_session_receive(struct worker_session *s, uint64_t timeout_us)
+{
+    enum wire_lane lane = s->held_lane;
+    enum status status = s->held ? STATUS_OK : link_recv(s->link, timeout_us, &lane, &s->in);
+    s->held = false;
+    while (status != STATUS_AGAIN) {
+        if (status == STATUS_OK) outer_loop_on_message(s->loop, lane, &s->in, clock_monotonic_us());
+        status = link_recv(s->link, 0, &lane, &s->in);
+    }
+    session_tick(s);
 }
 
 void worker_session_bytes(struct worker_session *s, uint64_t *sent_p, uint64_t *received_p)
@@ -185,6 +193,7 @@ static enum status follow_address(struct worker_session *s, struct err *err)
     log_info("reconnecting: the coordinator's address changed");
     snprintf(s->join, sizeof s->join, "%s", current);
     TRY(worker_session_dial(s, err));
+    session_pump_stop(s);
     link_close(before, 0);
     return STATUS_OK;
 }
@@ -203,6 +212,7 @@ static enum status take_next_name(struct worker_session *s, struct err *err)
     self->fresh = true;
     outer_loop_rename(s->loop, self->key.public_key, self->name, clock_monotonic_us());
     TRY(worker_session_dial(s, err));
+    session_pump_stop(s);
     link_close(link, 0);
     return STATUS_OK;
 }
@@ -272,6 +282,8 @@ void worker_session_leave(struct worker_session *s, const char *text)
 void worker_session_disconnect(struct worker_session *s)
 {
     struct link *link = s->link;
+    session_pump_stop(s);
+    s->held = false;
     s->link = NULL; /* before it is freed: a signal handler may read it */
     link_close(link, link && link_connected(link) ? FLUSH_US : 0); /* without a connection nothing can be sent */
 }
@@ -281,5 +293,7 @@ void worker_session_close(struct worker_session *s)
     if (!s) return;
     worker_session_disconnect(s);
     outer_loop_destroy(s->loop);
+    pthread_cond_destroy(&s->pump.changed);
+    pthread_mutex_destroy(&s->pump.lock);
     mem_free(s);
 }

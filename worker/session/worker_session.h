@@ -5,13 +5,14 @@
  *     worker_session_find until it is not NOTFOUND or AGAIN; worker_session_open; worker_session_dial;
  *     loop:  switch (outer_loop_want(worker_session_loop(s))):
  *              OUTER_WAIT    worker_session_wait
- *              OUTER_TRAIN   the steps, with worker_session_add_step, worker_session_send_metrics and
- *                            worker_session_receive(s, 0) after each; then worker_session_worked
+ *              OUTER_TRAIN   the steps, each between worker_session_compute and worker_session_computed, with
+ *                            worker_session_add_step, worker_session_send_metrics and worker_session_receive(s, 0)
+ *                            after each; then worker_session_worked
  *              OUTER_EVAL    the evaluation; then worker_session_worked
  *              OUTER_FAILED  worker_session_failure
  *     worker_session_leave unless the run is done; worker_session_close
  *
- * One thread calls these functions. The link's thread (worker/link/link.h) sends heartbeats meanwhile. */
+ * One thread at a time calls these functions. The link's thread (worker/link/link.h) sends heartbeats meanwhile. */
 #ifndef WORKER_SESSION_WORKER_SESSION_H
 #define WORKER_SESSION_WORKER_SESSION_H
 
@@ -78,6 +79,13 @@ enum status worker_session_dial(struct worker_session *s, struct err *err) MUST_
 struct outer_loop *worker_session_loop(struct worker_session *s);
 /* Waits up to timeout_us for a message, handles all that arrived, sends messages that are due. */
 void worker_session_receive(struct worker_session *s, uint64_t timeout_us);
+/* The host computes until worker_session_computed, and calls no other function of the session or of its loop. If
+ * outer_loop_exchanges, a thread of the session sends and receives deltas, applies updates and watches the save
+ * meanwhile, so that transfers do not depend on the length of a step. Other messages wait for the host. */
+void worker_session_compute(struct worker_session *s);
+/* The session belongs to the caller again. Waits while an update is being applied. Without worker_session_compute it
+ * does nothing. */
+void worker_session_computed(struct worker_session *s);
 /* OUTER_WAIT: worker_session_receive for up to timeout_us, at most 0.1 s. Logs long waits, follows a changed address.
  * Before the first connection it looks for the reason why a join fails, which takes up to 1.5 s.
  *   - INVALID: the join cannot succeed. CLOSED: it did not for long enough.

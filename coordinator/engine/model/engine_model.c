@@ -67,8 +67,9 @@ static enum status check_uploaded(const struct engine *e, const struct msg_join 
     return status == STATUS_OK || status == STATUS_NOMEM ? status : (err->code = STATUS_INVALID);
 }
 
-/* Computes the hashes of theta_0, in a temporary buffer. */
-static enum status initial_hashes(const struct engine *e, const struct msg_join *m, const struct layout *layout,
+/* Computes the hashes of theta_0. The ledger gets it, unless it is read from a folder: then it is read, and checked,
+ * again. */
+static enum status initial_hashes(struct engine *e, const struct msg_join *m, const struct layout *layout,
                                   const struct frozen *frozen, struct record_model *model, struct err *err)
 {
     float *theta = mem_alloc(layout->n_params, sizeof *theta);
@@ -88,7 +89,9 @@ static enum status initial_hashes(const struct engine *e, const struct msg_join 
         if (!e->init_dir) layout_fill(layout, f, e->config.run.seed, theta + frag->offset);
         model->hashes[f] = hash_floats(NULL, theta + frag->offset, frag->count);
     }
-    mem_free(theta);
+    mem_free(e->ledger.initial);
+    e->ledger.initial = status == STATUS_OK && !e->init_dir ? theta : NULL;
+    if (!e->ledger.initial) mem_free(theta);
     return status;
 }
 

@@ -5,11 +5,16 @@ struct member *engine_member(const struct engine *e, const struct session *s)
     return member_by_id(&e->ledger.round.members, s->member);
 }
 
+struct eval_share *engine_eval_share(const struct engine *e, const struct session *s)
+{
+    if (!e->eval.open || s->share >= e->eval.n) return NULL;
+    struct eval_share *share = &e->eval.shares[s->share];
+    return !share->done && share->holder == s->id ? share : NULL;
+}
+
 bool engine_eval_holds(const struct engine *e, const struct session *s)
 {
-    for (uint32_t i = 0; e->eval.open && i < e->eval.n; i++)
-        if (!e->eval.shares[i].done && e->eval.shares[i].holder == s->id) return true;
-    return false;
+    return engine_eval_share(e, s) != NULL;
 }
 
 const struct checkpoint_info *engine_newest(const struct engine *e)

@@ -72,7 +72,16 @@ struct eval_run {
     uint64_t versions[LAYOUT_FRAGMENTS_MAX];
     struct eval_share *shares; /* [cap] */
     uint32_t n, cap;
+    bool changed;              /* an answer, or a worker's state: look at the shares now */
+    uint64_t sessions;         /* sessions.changes at the last look: the same */
+    uint64_t look_us;          /* time of the next look without a change */
     struct deadline window_ns; /* measured time of a share, over its windows */
+};
+
+/* The tokens of all workers, at the last count and since. */
+struct token_count {
+    uint64_t merged, tokens;     /* round.tokens then; with the steps that are not merged */
+    uint64_t sessions, again_us; /* sessions.changes then; time of the next count */
 };
 
 /* A finished round whose event waits for its evaluation. */
@@ -154,6 +163,7 @@ struct engine {
     struct ledger ledger;
     struct session_table sessions; /* empty before the first JOIN */
     struct eval_run eval;
+    struct token_count tokens;
     struct checkpoint_info *kept; /* [n_kept] existing snapshots, oldest first */
     size_t n_kept, cap_kept;
     struct damaged_file damaged[ENGINE_DAMAGED_MAX]; /* [n_damaged] */
@@ -227,6 +237,8 @@ struct engine {
 struct member *engine_member(const struct engine *e, const struct session *s);
 /* The session holds a share of the open evaluation. */
 bool engine_eval_holds(const struct engine *e, const struct session *s);
+/* The share that this session holds; NULL: none. */
+struct eval_share *engine_eval_share(const struct engine *e, const struct session *s);
 /* Workers can join and train: there is a model, and its parameters are here. */
 bool engine_serves(const struct engine *e);
 /* The newest snapshot; NULL before the first. */

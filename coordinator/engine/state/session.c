@@ -117,6 +117,7 @@ struct session *session_add(struct session_table *t, uint64_t random)
                               .bulk = SESSION_NO_PEER,
                               .uploads = uploads,
                               .own = own};
+        t->changes++;
         return s;
     }
     return NULL;
@@ -129,6 +130,7 @@ void session_remove(struct session_table *t, struct session *s)
     index_set(&t->by_member, slot, none);
     index_set(&t->by_bulk, slot, none);
     session_serve(t, s, false);
+    t->changes++;
     mem_free(s->uploads);
     mem_free(s->own);
     memset(s, 0, sizeof *s);

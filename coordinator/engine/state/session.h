@@ -49,6 +49,7 @@ struct session {
     uint64_t joined_us, heard_us;
     uint64_t moved_us; /* time of its last progress: a new state, a new step, or bytes of a delta */
     uint64_t idle_us;  /* since then the worker has delivered no delta: its last one, or the time it took a place */
+    bool greeted;      /* HELLO came on its connection since it joined: the next JOIN is another one */
     uint64_t before;   /* id of the session it replaced; 0: none */
     uint32_t times;    /* number of short-lived sessions in a row before this one */
     struct msg_heartbeat last;        /* zeros before the first heartbeat */
@@ -62,6 +63,7 @@ struct session {
     uint32_t last_step;               /* the last reported step of that round */
     struct session_rates rates;       /* of the running round */
     struct session_rate rate;         /* of the last round whose last step was reported */
+    uint32_t share;                   /* the share of an evaluation that it got last */
     uint64_t eval_passed;             /* serial of the evaluation in which it returned a share, or was late */
     uint64_t eval_late;               /* id of the EVAL that it has not answered in time; 0: none */
     uint64_t strange, strange_us;     /* ignored step records not logged yet; time of the last line, 0: never */
@@ -91,6 +93,7 @@ enum { SESSIONS_MAX = (1 << 16) - 1 };
 struct session_table {
     struct session *sessions; /* [cap] */
     uint32_t cap, n_fragments, words;
+    uint64_t changes;           /* sessions added and removed so far */
     struct upload_pool uploads; /* the credit of all sessions */
     struct session_index by_member, by_bulk;
     uint64_t *to_serve; /* [words] bits of the slots that may have something to send */

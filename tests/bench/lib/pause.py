@@ -1,4 +1,4 @@
-"""The program of `./run bench pause`: pause.py FOLDER JSON_FILE [--params N] [--rounds R]."""
+"""The program of `./run bench pause`: pause.py FOLDER JSON_FILE [--layers N] [--rounds R]."""
 
 import argparse
 import json
@@ -14,6 +14,9 @@ from pathlib import Path
 
 sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import machine  # noqa: E402
+import many  # noqa: E402
+
+STEP_MS, BEAT_MS = 20, 250
 
 WORKER = """
 import sys, time
@@ -78,19 +81,6 @@ class Relay:
         return [lane for lane, size in zip(self.lanes, sizes) if size < max(sizes) / 4][-1]
 
 
-def longest_times(lane):
-    """The longest time between two answers, and from a message of the worker to the next answer."""
-    gap, wait, answered, asked = 0, 0, None, None
-    for at, _, back in lane:
-        if not back:
-            asked = asked or at
-            continue
-        gap = max(gap, at - (answered or at))
-        wait = max(wait, at - (asked or at))
-        answered, asked = at, None
-    return gap, wait
-
-
 def longest_first(lanes, control, first):
     """The longest time without an answer from the last byte of the upload until the first checkpoint was complete."""
     uploaded = max(at for lane in lanes for at, size, back in lane if not back and at < first and size > 4096)
@@ -136,15 +126,16 @@ def start_coordinator(folder, rounds):
     return p, address.read_text().splitlines()[-1]
 
 
-def measure(folder, params, rounds):
+def measure_first(folder, params):
+    """The first session: a worker uploads its model, and the coordinator writes the first checkpoint."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    coordinator, line = start_coordinator(folder, rounds)
+    coordinator, line = start_coordinator(folder, 1)
     host, rest = line.removeprefix("tcp://").split("/", 1)
     relay = Relay(int(host.rsplit(":", 1)[1]))
     join = f"tcp://127.0.0.1:{relay.port}/{rest}"
-    stop, longest = threading.Event(), []
-    watch = threading.Thread(target=lambda: longest.append(longest_checkpoint(folder / "run", stop)))
+    stop, found = threading.Event(), []
+    watch = threading.Thread(target=lambda: found.append(longest_checkpoint(folder / "run", stop)))
     watch.start()
     try:
         with open(folder / "worker.log", "wb") as log:
@@ -158,21 +149,34 @@ def measure(folder, params, rounds):
         watch.join()
         if coordinator.poll() is None:
             coordinator.kill()
-    first, longest = longest[0]
-    control = relay.control()
-    lane = [entry for entry in control if entry[0] > first]
-    gap, wait = longest_times(lane)
-    shutil.rmtree(folder / "run", ignore_errors=True)
-    shutil.rmtree(folder / "worker", ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    return longest_first(relay.lanes, relay.control(), found[0][0])
+
+
+def measure_training(folder, layers, rounds):
+    """A stub worker beats every BEAT_MS, and each round ends with a checkpoint."""
+    model = ["--model.preset=gpt2", f"--model.n_layer={layers}"] if layers else many.SMALL
+    settings = [*model, *many.CODECS["int8"], "--checkpoint.every=1", "--checkpoint.keep=1"]
+    stop, found = threading.Event(), []
+    shutil.rmtree(folder, ignore_errors=True)
+    watch = threading.Thread(target=lambda: found.append(longest_checkpoint(folder / "run", stop)))
+    watch.start()
+    try:
+        report, _ = many.run(folder, settings, 1, rounds, STEP_MS, BEAT_MS)
+    finally:
+        stop.set()
+        watch.join()
+    session = next(row for row in report if "joined" in row)
+    params = report[-1]["params"]
+    shutil.rmtree(folder, ignore_errors=True)
     return {
         "params": params,
         "rounds": rounds,
         "checkpoint_bytes": 12 * params,
-        "longest_first_s": round(longest_first(relay.lanes, control, first), 3),
-        "longest_gap_s": round(gap, 3),
-        "longest_wait_s": round(wait, 3),
-        "longest_checkpoint_s": round(longest, 3),
-        "seconds": round(lane[-1][0] - lane[0][0], 1),
+        "longest_gap_s": session["gap"] * 1e-6,
+        "longest_wait_s": session["wait"] * 1e-6,
+        "longest_checkpoint_s": found[0][1],
+        "beats": session["beats"],
     }
 
 
@@ -180,14 +184,16 @@ def main():
     parser = argparse.ArgumentParser(prog="./run bench pause")
     parser.add_argument("folder", type=Path)
     parser.add_argument("json")
-    parser.add_argument("--params", type=int, default=170_000_000)
+    parser.add_argument("--layers", type=int, default=18)
     parser.add_argument("--rounds", type=int, default=4)
     given = parser.parse_args()
-    row = measure(given.folder, given.params, given.rounds)
+    row = measure_training(given.folder, given.layers, given.rounds)
+    row["longest_first_s"] = measure_first(given.folder, row["params"])
     print(
-        f"{row['params']} parameters, checkpoints of {12e-9 * row['params']:.2f} GB: longest checkpoint "
-        f"{row['longest_checkpoint_s']} s, longest time between two answers {row['longest_gap_s']} s, from a heartbeat "
-        f"to an answer {row['longest_wait_s']} s; between two answers before the first session {row['longest_first_s']} s"
+        f"{row['params']} parameters, checkpoints of {1e-9 * row['checkpoint_bytes']:.2f} GB, longest "
+        f"{row['longest_checkpoint_s']:.2f} s: longest time between two answers {row['longest_gap_s']:.2f} s, from a "
+        f"heartbeat to an answer {row['longest_wait_s']:.2f} s (a beat each {BEAT_MS} ms, {row['beats']} answers); between "
+        f"two answers before the first session {row['longest_first_s']:.2f} s"
     )
     with open(given.json, "w", encoding="utf-8") as f:
         json.dump({"name": "pause", "machine": machine.describe(), "rows": [row]}, f, indent=2)

@@ -12,7 +12,9 @@
  * - "load": beats, deadlines and ticks of one second, as a share of one core.
  * - "offer", "part", "last": OFFER; the first half of a delta; its second half, with the check and the journal record.
  *   "last" leaves out the chunks that close a fragment.
- * - "close": merge, outer step and update of one fragment, per worker. */
+ * - "close": merge, outer step and update of one fragment, per worker.
+ * - "steps": METRICS of a training worker, with one step.
+ * - "eval": HEARTBEAT of a worker that evaluates its share, as all others do. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +34,7 @@
 enum { COUNT = 512, BEATS_MIN = 500 };
 
 struct bench {
-    uint32_t workers, fragments, rounds;
+    uint32_t workers, fragments, rounds, evals;
     struct config config;
     struct layout layout;
     struct store *store;
@@ -72,6 +74,7 @@ static enum status io_send(void *ctx, uint64_t peer, enum wire_lane lane, const 
     (void)ctx, (void)peer, (void)lane;
     if (sent->type == MSG_WELCOME) b.session = sent->welcome.session;
     if (sent->type == MSG_ASSIGN) b.task = sent->assign;
+    b.evals += sent->type == MSG_EVAL;
     if (sent->type == MSG_REFUSE) die(sent->refuse.text);
     if (sent->type == MSG_REJECT) die(sent->reject.text);
     return STATUS_OK;
@@ -111,15 +114,16 @@ static void set_number(struct config_sources *sources, const char *key, uint32_t
 static void make_config(void)
 {
     static const char *const values[][2] = {
-        {"train.max_steps", "2000"}, {"train.sync_every", "20"},  {"train.batch_size", "1"},
-        {"model.block_size", "8"},   {"codec.up", "int8:256"},    {"codec.down", "int8:256"},
-        {"train.eval_every", "0"},   {"inner.warmup_steps", "1"}, {"coordinator.threads", "1"},
+        {"train.max_steps", "2000"}, {"train.sync_every", "20"},   {"train.batch_size", "1"},
+        {"model.block_size", "8"},   {"codec.up", "int8:256"},     {"codec.down", "int8:256"},
+        {"inner.warmup_steps", "1"}, {"coordinator.threads", "1"},
     };
     struct config_sources sources;
     struct err err = {0};
     config_defaults(&b.config, &sources);
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) set(&sources, values[i][0], values[i][1]);
     set_number(&sources, "train.fragments", b.fragments);
+    set_number(&sources, "train.eval_every", b.rounds + 1);
     set_number(&sources, "coordinator.max_workers", b.workers);
     set_number(&sources, "coordinator.min_workers", b.workers);
     if (config_resolve(&b.config, &sources, &err) != STATUS_OK) die(err.msg);
@@ -157,7 +161,8 @@ static double beat(uint32_t worker, uint8_t state, uint64_t version)
                                          .round = training ? b.task.round : UINT64_MAX,
                                          .step = training,
                                          .steps = training ? b.task.steps : 0,
-                                         .n_fragments = b.fragments};
+                                         .n_fragments = b.fragments,
+                                         .workers = 1};
     for (uint32_t f = 0; f < b.fragments; f++) m.heartbeat.versions[f] = version;
     return say(control_of(worker));
 }
@@ -170,7 +175,7 @@ static void join(uint32_t worker)
                                .train_hash = 11,
                                .val_hash = 12,
                                .train_samples = 50,
-                               .val_samples = 10,
+                               .val_samples = 2 * b.workers,
                                .sample_tokens = 8,
                                .ranks = 1,
                                .layout = b.layout_bytes,
@@ -213,7 +218,7 @@ static void finish(void)
 /* --- measurement -------------------------------------------------------------------------------------------------- */
 
 struct costs {
-    double beat, due, tick, load, offer, part, last, close;
+    double beat, due, tick, load, offer, part, last, close, steps, eval;
 };
 
 static double tick(void)
@@ -293,15 +298,47 @@ static void deliver(struct costs *c)
     }
 }
 
+/* One step of each worker. */
+static void measure_steps(struct costs *c)
+{
+    c->steps = 0;
+    for (uint32_t i = 0; i < b.workers; i++) {
+        b.now_us += 1000000 / b.workers;
+        m.type = MSG_METRICS;
+        m.metrics = (struct msg_metrics){.session = b.sessions[i], .round = UINT64_MAX, .n_steps = 1};
+        m.metrics.steps[0] = (struct metrics_step){.round = b.task.round,
+                                                   .position = b.task.step0,
+                                                   .loss = 2,
+                                                   .lr = 1e-3f,
+                                                   .grad_norm = 1,
+                                                   .tokens = 8,
+                                                   .step_us = 1000};
+        c->steps += say(control_of(i)) / b.workers;
+    }
+}
+
+/* A beat of each worker while all evaluate. */
+static void measure_eval(struct costs *c, uint64_t version)
+{
+    c->eval = 0;
+    for (uint32_t i = 0; i < b.workers; i++) beat(i, WORKER_EVALUATING, version);
+    for (uint32_t i = 0; i < b.workers; i++) {
+        b.now_us += 1000000 / b.workers;
+        c->eval += beat(i, WORKER_EVALUATING, version) / b.workers;
+    }
+    if (b.evals < b.workers) die("not all workers evaluate");
+}
+
 static void add_row(const struct costs *c)
 {
-    printf("%7u %9u %8.1f %8.1f %8.0f %7.1f%% %8.1f %8.1f %8.1f %8.1f\n", b.workers, b.fragments, c->beat, c->due,
-           c->tick, 100 * c->load, c->offer, c->part, c->last, c->close);
+    printf("%7u %9u %8.1f %8.1f %8.0f %7.1f%% %8.1f %8.1f %8.1f %8.1f %8.1f %8.1f\n", b.workers, b.fragments, c->beat,
+           c->due, c->tick, 100 * c->load, c->offer, c->part, c->last, c->close, c->steps, c->eval);
     fflush(stdout);
-    json_array_append_new(b.rows, json_pack("{s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "workers",
+    json_array_append_new(b.rows, json_pack("{s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "workers",
                                             (json_int_t)b.workers, "fragments", (json_int_t)b.fragments, "beat_us",
                                             c->beat, "due_us", c->due, "tick_us", c->tick, "load", c->load, "offer_us",
-                                            c->offer, "part_us", c->part, "last_us", c->last, "close_us", c->close));
+                                            c->offer, "part_us", c->part, "last_us", c->last, "close_us", c->close,
+                                            "steps_us", c->steps, "eval_us", c->eval));
 }
 
 static void bench_one(uint32_t workers, uint32_t fragments, uint32_t rounds)
@@ -309,6 +346,8 @@ static void bench_one(uint32_t workers, uint32_t fragments, uint32_t rounds)
     struct costs costs;
     b.workers = workers;
     b.fragments = fragments;
+    b.rounds = (uint32_t)rounds;
+    b.evals = 0;
     start();
     for (uint32_t r = 0; r < rounds; r++) {
         deliver(&costs);
@@ -316,6 +355,11 @@ static void bench_one(uint32_t workers, uint32_t fragments, uint32_t rounds)
         for (uint32_t i = 0; i < workers; i++) beat(i, WORKER_READY, r + 1);
     }
     measure_idle(&costs, rounds);
+    measure_steps(&costs);
+    struct costs last;
+    deliver(&last);
+    for (uint32_t i = 0; i < workers; i++) beat(i, WORKER_READY, rounds + 1);
+    measure_eval(&costs, rounds + 1);
     add_row(&costs);
     finish();
 }
@@ -343,8 +387,8 @@ int main(int argc, char **argv)
         die("--workers, --fragments or --rounds is out of range");
     log_set_sink(log_quiet, NULL);
     b.rows = json_array();
-    printf("%7s %9s %8s %8s %8s %8s %8s %8s %8s %8s\n", "workers", "fragments", "beat", "due", "tick", "load", "offer",
-           "part", "last", "close");
+    printf("%7s %9s %8s %8s %8s %8s %8s %8s %8s %8s %8s %8s\n", "workers", "fragments", "beat", "due", "tick", "load",
+           "offer", "part", "last", "close", "steps", "eval");
     for (size_t i = 0; !workers && i < sizeof table / sizeof *table; i++)
         bench_one(table[i][0], table[i][1], (uint32_t)rounds);
     if (workers) bench_one((uint32_t)workers, (uint32_t)fragments, (uint32_t)rounds);

@@ -12,8 +12,10 @@ const float *engine_residual(const struct engine *engine, uint32_t fragment);
 uint64_t engine_version(const struct engine *engine, uint32_t fragment);
 /* hash_floats of the fragment at `version`; 0 if the log lacks that version. */
 uint64_t engine_version_hash(const struct engine *engine, uint32_t fragment, uint64_t version);
-/* INVALID unless the granted credit is that of all uploads. CORRUPT unless committed + outstanding + free sample
- * positions are [0, cursor), disjoint, and kept counts are right. */
+/* INVALID unless the granted credit is that of all uploads; LIMIT if it is too much. CORRUPT unless
+ * - committed + outstanding + free sample positions are [0, cursor), disjoint;
+ * - kept counts equal a new count, and the indexes of sessions lead to each session and to no other;
+ * - each connected worker in time finds the update that it needs next. */
 enum status engine_check(const struct engine *engine, struct err *err) MUST_CHECK;
 uint32_t engine_members(const struct engine *engine); /* places given so far */
 /* The name of the worker that has this place, or had it last; NULL: the place was never given. */

@@ -135,6 +135,9 @@ static void appended_member(struct sim_check *c, const uint8_t *body, size_t siz
     c->client_of_id[m.id] = client;
     c->workers[client].id = m.id;
     c->counts.evicted += m.what == RECORD_MEMBER_EVICT;
+    if (m.what == RECORD_MEMBER_EVICT) check_evicted(c, client);
+    check_member_changed(&c->workers[client], m.what == RECORD_MEMBER_JOIN);
+    if (c->ddp && m.what != RECORD_MEMBER_JOIN) check_dropped(c, client, UINT64_MAX, UINT32_MAX);
     if (m.what == RECORD_MEMBER_LEAVE) c->counts.left++;
 }
 
@@ -159,7 +162,7 @@ static void appended_delta(struct sim_check *c, const uint8_t *body, size_t size
                        c->client_of_id[m.id], (unsigned long long)m.round, m.fragment);
         return;
     }
-    found->accepted = true;
+    found->accepted = found->held = true;
     const struct msg_assign *given = &c->workers[found->client].given_last;
     bool other = given->n_ranges != found->n_ranges ||
                  memcmp(given->ranges, found->ranges, given->n_ranges * sizeof given->ranges[0]) != 0;
@@ -198,6 +201,20 @@ static void appended_drop(struct sim_check *c, const uint8_t *body, size_t size)
     else
         sim_check_note(c, c->now_us, "journal: id %u round %llu fragment %d dropped, code %d", (unsigned)m.id,
                        (unsigned long long)m.round, (int)m.fragment, m.code);
+    if (c->ddp && m.id < CHECK_IDS)
+        check_dropped(c, c->client_of_id[m.id], m.round, UINT32_MAX); /* all close at once */
+}
+
+static void appended_open(struct sim_check *c, const uint8_t *body, size_t size)
+{
+    static struct round_grant grants[CHECK_IDS];
+    struct record_open m = {.n_fragments = c->layout.n_fragments, .cap = CHECK_IDS, .open.grants = grants};
+    if (record_decode(RECORD_OPEN, &m, body, size) != STATUS_OK)
+        sim_check_fail(c, "the journal contains a damaged record");
+    else
+        check_opened(c, &m);
+    c->moved_us = c->now_us;
+    c->open_unsynced = true;
 }
 
 void sim_check_store_appended(struct sim_check *c, const struct store_part *parts, size_t n)
@@ -224,8 +241,8 @@ void sim_check_store_appended(struct sim_check *c, const struct store_part *part
         if (type == RECORD_DROP) appended_drop(c, body, length);
         if (type == RECORD_JUMP) appended_jump(c, body, length);
         if (type == RECORD_GRANT || type == RECORD_SEAL) sim_check_note(c, c->now_us, "journal: %s", record_name(type));
-        if (type == RECORD_OPEN || type == RECORD_DONE) c->moved_us = c->now_us;
-        if (type == RECORD_OPEN) c->open_unsynced = true;
+        if (type == RECORD_OPEN) appended_open(c, body, length);
+        if (type == RECORD_DONE) c->moved_us = c->now_us;
         if (type != JOURNAL_MARK) c->unsynced = true;
         at += JOURNAL_RECORD_HEADER + length;
     }
@@ -241,6 +258,11 @@ void sim_check_store_synced(struct sim_check *c)
             c->logs[f].versions[v].durable = true;
 }
 
+void sim_check_clock(struct sim_check *c, uint64_t now_us)
+{
+    c->now_us = now_us;
+}
+
 /* ---- the coordinator --------------------------------------------------------------------------------------------- */
 
 static void engine_log(struct sim_check *c, const struct engine *engine, uint32_t f)
@@ -252,10 +274,13 @@ static void engine_log(struct sim_check *c, const struct engine *engine, uint32_
                        (unsigned long long)version, f, c->logs[f].n - 1);
         return;
     }
+    /* Of a large model only each new version and every 64th event is compared: that takes milliseconds. */
+    bool same = version == c->engine_versions[f] && check_count(c, f) > CHECK_LARGE && c->counts.checks % 64;
     if (version < c->engine_versions[f])
         sim_check_fail(c, "the coordinator went back from version %llu to %llu of fragment %u",
                        (unsigned long long)c->engine_versions[f], (unsigned long long)version, f);
     c->engine_versions[f] = version;
+    if (same) return;
     const float *theta = engine_theta(engine) + c->layout.fragments[f].offset;
     check_owed(c, f, v, engine_residual(engine, f));
     if (v->hash != hash_floats(NULL, theta, check_count(c, f)) || engine_version_hash(engine, f, version) != v->hash)
@@ -280,6 +305,7 @@ void sim_check_engine_started(struct sim_check *c, const struct engine *engine, 
 {
     c->now_us = c->moved_us = now_us;
     c->engine_up = true;
+    check_engine_forgot(c);
     recover_places(c, engine);
     if (!engine_theta(engine)) return;
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
@@ -373,6 +399,7 @@ void sim_check_finished(struct sim_check *c, const struct engine *engine)
     if (merged != engine_samples_committed(engine) && !c->behind && !c->upstream && !any_region(c))
         sim_check_fail(c, "the coordinator counts %llu samples, the log has %llu",
                        (unsigned long long)engine_samples_committed(engine), (unsigned long long)merged);
+    check_budget(c, merged);
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) engine_log(c, engine, f);
     /* Every validation window is counted once, at the final theta. */
     struct engine_summary summary;

@@ -10,7 +10,13 @@
  * - Every copy of theta (coordinator, workers, snapshots) at a version has the hash of the log. All values are
  *   finite.
  * - A delta is accepted for the assignment that it was trained for.
- * - Sample positions are merged at most once, and the coordinator's leases are consistent.
+ * - Sample positions are merged at most once, and the coordinator's leases are consistent. async does its budget of
+ *   inner steps, neither more nor less, whatever coordinator.min_workers a restart has.
+ * - An update merges all delivered deltas of its fragment. outer.grace auto gives no work to a worker that lacks two
+ *   updates.
+ * - Bytes in flight stay below the credit and the windows; the coordinator sends no byte that was not requested.
+ * - Requests without an answer are repeated, each time after a longer wait.
+ * - No worker is evicted whose heartbeats arrive. During long work the coordinator does nothing else.
  * - A relayed update reaches a worker without the delta that the worker delivered in this session, unless the worker
  *   requests those bytes. Otherwise the update is whole.
  * - Each round is reported exactly once, after any kill.
@@ -61,6 +67,8 @@ struct sim_check_counts {
         checks;
     uint64_t relayed, encoded; /* updates */
     uint64_t own_bytes;        /* bytes of relayed deltas sent to the workers that made them */
+    uint64_t most_flying;      /* bytes that a worker requested at once */
+    uint64_t repeats;          /* requests sent again without an answer */
 };
 struct sim_check_counts sim_check_counts(const struct sim_check *c);
 
@@ -77,6 +85,7 @@ int sim_check_message(struct sim_check *c, uint64_t now_us, enum sim_net_moment 
 
 /* ---- the coordinator --------------------------------------------------------------------------------------------- */
 
+void sim_check_clock(struct sim_check *c, uint64_t now_us); /* before every call of the engine */
 void sim_check_store_appended(struct sim_check *c, const struct store_part *parts, size_t n);
 void sim_check_store_synced(struct sim_check *c);
 void sim_check_engine_started(struct sim_check *c, const struct engine *engine, uint64_t now_us);
@@ -85,6 +94,9 @@ void sim_check_engine_stopped(struct sim_check *c, bool power); /* power: unsync
 void sim_check_event(struct sim_check *c, uint64_t now_us, const struct engine_event *event);
 uint64_t sim_check_rounds_reported(const struct sim_check *c); /* the last round that was reported */
 void sim_check_finished(struct sim_check *c, const struct engine *engine);
+
+/* The coordinator starts with this coordinator.min_workers. */
+void sim_check_workers_of_budget(struct sim_check *c, uint32_t workers);
 
 /* ---- workers ----------------------------------------------------------------------------------------------------- */
 
@@ -96,6 +108,8 @@ void sim_check_mark_free(struct sim_check *c, struct sim_check_mark *mark);
  * holds their base, values [n_params] the trained parameters; with ddp, values is the gradient. */
 void sim_check_worker_trained(struct sim_check *c, int client, const struct msg_assign *task, uint32_t step,
                               const float *anchor, const float *values);
+/* The worker's windows, before each message that it sends. unsaved: a save holds back the last byte of each delta. */
+void sim_check_windows(struct sim_check *c, int client, uint64_t down, uint64_t up, bool unsaved);
 void sim_check_worker_evaluates(struct sim_check *c, int client, const struct msg_eval *task, const float *theta);
 /* Call it after every action of a worker. */
 void sim_check_worker(struct sim_check *c, int client, struct outer_loop *loop, enum outer_want want, uint64_t now_us);

@@ -2,6 +2,7 @@
  * - sim_check.c: failures, the coordinator
  * - sim_check_log.c: the log of updates and the expected value of each
  * - sim_check_net.c: messages
+ * - sim_check_rules.c: bytes in flight, retries, presence, budgets
  * - sim_check_worker.c: the workers' training and deltas */
 #ifndef TESTS_LIB_SIM_CHECK_IMPL_H
 #define TESTS_LIB_SIM_CHECK_IMPL_H
@@ -9,6 +10,7 @@
 #include "common/tensor/layout.h"
 #include "compress/codec.h"
 #include "compress/feedback.h"
+#include "coordinator/ledger/record.h"
 #include "tests/lib/sim/sim_check.h"
 #include "wire/object.h"
 
@@ -16,6 +18,8 @@ enum {
     CHECK_FRAGMENTS = 8,
     CHECK_NAMED = SIM_NET_CLIENTS_MAX,
     CHECK_IDS = 256,
+    CHECK_ASKED = 4,    /* objects whose requests are remembered, per fragment */
+    CHECK_LARGE = 4096, /* floats of a fragment whose hash takes long */
     CHECK_NOTES = 64,
     CHECK_NOTE_SIZE = 160,
     CHECK_QUIET_US = 20 * 1000000 /* after this time without progress, a process must name what it waits for */
@@ -34,6 +38,7 @@ struct check_delta {
     size_t size;
     uint32_t crc;
     bool offered, accepted;                    /* accepted: the coordinator appended it to the journal */
+    bool held;                                 /* accepted, neither merged nor dropped */
     struct wire_range ranges[WIRE_RANGES_MAX]; /* the samples that the worker trained on */
     uint32_t n_ranges;
     struct check_delta *next;
@@ -73,8 +78,43 @@ struct check_own {
     uint64_t get_version, get_offset;
 };
 
-/* The expected error feedback of a worker. */
+/* Bytes [have, end) of an object are requested. */
+struct check_get {
+    bool used, known; /* known: some of its bytes came */
+    uint8_t kind;
+    uint64_t version, have, end;
+};
+
+/* The last CREDIT that the worker received; upto: the largest. */
+struct check_credit {
+    bool used;
+    uint64_t round, have, upto;
+};
+
+struct check_flow {
+    uint64_t down_now;                     /* window of the last message */
+    uint64_t down, up;                     /* largest window of this process */
+    struct check_get get[CHECK_FRAGMENTS]; /* as the worker knows it */
+    struct check_get asked[CHECK_FRAGMENTS]
+                          [CHECK_ASKED]; /* the latest, as the coordinator knows them; have: the first byte */
+    struct check_credit credit[CHECK_FRAGMENTS];
+};
+
+/* A request that was sent n + 1 times without an answer. */
+struct check_again {
+    bool used;
+    uint64_t what, at_us;
+    uint32_t n;
+};
+
+/* The expected error feedback of a worker, and its transfers. */
 struct check_worker {
+    struct check_flow flow;
+    struct check_again again, again_offer[CHECK_FRAGMENTS], again_get[CHECK_FRAGMENTS]; /* again: HELLO and JOIN */
+    bool unsaved;
+    bool in_session;                 /* this process of the coordinator has welcomed it */
+    uint64_t heard_us;               /* its last heartbeat reached the coordinator; 0: never */
+    uint64_t holds[CHECK_FRAGMENTS]; /* the coordinator was told of this version + 1; 0: of none */
     struct feedback feedback[CHECK_FRAGMENTS];
     const struct check_delta *pending[CHECK_FRAGMENTS]; /* encoded; the checker saw neither merge nor refusal */
     int64_t refused[CHECK_FRAGMENTS];                   /* round of the REJECT received since the training; -1: none */
@@ -109,6 +149,8 @@ struct sim_check {
     char failure[512];
     bool trace, behind, cut;  /* cut: a power cut happened */
     uint64_t rounds_reported; /* the last round that was reported */
+    bool budget_fell;         /* before that: more steps may be done already */
+    uint32_t budget_workers;  /* async: coordinator.min_workers of the first start with which a round ended */
     char notes[CHECK_NOTES][CHECK_NOTE_SIZE];
     uint64_t n_notes;
     sim_check_script_fn script;
@@ -158,6 +200,21 @@ void check_log_append(struct sim_check *c, const uint8_t *object, size_t size);
 void check_log_recovered(struct sim_check *c, uint32_t fragment, uint64_t version);
 /* A process sees a version: the version must exist and be durable. */
 void check_log_show(struct sim_check *c, uint32_t fragment, uint64_t version, const char *how);
+
+/* --- sim_check_rules.c --- */
+void check_flow_reset(struct check_worker *w); /* a new process of the worker */
+void check_flow_message(struct sim_check *c, enum sim_net_moment moment, int client, bool to_client,
+                        const struct msg *m);
+void check_evicted(struct sim_check *c, int client);
+/* MEMBER says that it joined, or lost its place. */
+void check_member_changed(struct check_worker *w, bool joined);
+void check_engine_forgot(struct sim_check *c); /* a new process of the coordinator */
+void check_opened(struct sim_check *c, const struct record_open *record);
+/* An update of this fragment was appended. */
+void check_left_behind(struct sim_check *c, uint32_t f);
+/* Deltas of this worker are not held any more. round UINT64_MAX, fragment UINT32_MAX: all. */
+void check_dropped(struct sim_check *c, int client, uint64_t round, uint32_t fragment);
+void check_budget(struct sim_check *c, uint64_t merged);
 
 enum status check_worker_init(struct sim_check *c, struct check_worker *w);
 void check_worker_finish(struct check_worker *w);

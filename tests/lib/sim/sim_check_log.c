@@ -266,6 +266,7 @@ static void check_named_all(struct sim_check *c, const struct update *u, struct 
         sim_check_note(c, c->now_us, "journal: version %llu of fragment %u merges worker-%d round %llu",
                        (unsigned long long)u->version, f, d->client, (unsigned long long)n->round);
         v->named[i] = (struct check_named){n->worker_id, n->round, n->tokens, d};
+        check_dropped(c, d->client, d->round, f);
         c->counts.merged++;
         if (!samples_counted(c, &v->named[i], c->layout.n_fragments))
             count_samples(c, &v->named[i], !c->behind && !c->upstream);
@@ -354,6 +355,7 @@ void check_log_append(struct sim_check *c, const uint8_t *object, size_t size)
     v->round = u.round;
     v->relayed = !strcmp(u.codec, "relay");
     check_named_all(c, &u, v);
+    check_left_behind(c, f);
     if (!c->failure[0] && !check_update_decode(c, &u, v, decoded))
         sim_check_fail(c, "the payload of an update does not decode");
     apply_update(v->theta, u.form == UPDATE_PARAMETERS, decoded, n);

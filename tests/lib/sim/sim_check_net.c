@@ -237,6 +237,7 @@ int sim_check_message(struct sim_check *c, uint64_t now_us, enum sim_net_moment 
     c->now_us = now_us;
     note_message(c, moment, client, to_client, m);
     if (moment == SIM_NET_SENT) sent(c, client, to_client, m);
+    check_flow_message(c, moment, client, to_client, m);
     if (moment == SIM_NET_SENT && m->type == MSG_WELCOME) c->workers[client].given = m->welcome.session;
     if (moment == SIM_NET_ARRIVED && m->type == MSG_GET && m->get.kind == OBJECT_UPDATE &&
         m->get.fragment < CHECK_FRAGMENTS) {

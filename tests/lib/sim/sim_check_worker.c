@@ -112,6 +112,7 @@ void sim_check_worker_loaded(struct sim_check *c, int client, const struct sim_c
 void sim_check_worker_started(struct sim_check *c, int client)
 {
     check_worker_reset(c, client);
+    check_flow_reset(&c->workers[client]);
     c->workers[client].waits_since = 0;
 }
 
@@ -222,7 +223,7 @@ void sim_check_worker(struct sim_check *c, int client, struct outer_loop *loop, 
     bool whole = theta != NULL && state != WORKER_CATCHING_UP && want != OUTER_DONE && want != OUTER_FAILED;
     for (uint32_t f = 0; whole && f < c->layout.n_fragments; f++) {
         const struct check_version *v = check_version_at(c, f, outer_loop_version(loop, f));
-        if (c->behind) continue;
+        if (c->behind || (check_count(c, f) > CHECK_LARGE && c->counts.checks % 64)) continue;
         if (!v || v->hash != hash_floats(NULL, theta + c->layout.fragments[f].offset, check_count(c, f)))
             sim_check_fail(c, "worker-%d: its copy of fragment %u differs from version %llu of the log", client, f,
                            (unsigned long long)outer_loop_version(loop, f));

@@ -1,14 +1,18 @@
 #include "tests/lib/sim/sim_cluster.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "coordinator/settings.h"
 #include "tests/lib/sim/sim_region.h"
 #include "tests/lib/store/store_mem.h"
 
-enum { STEPS_MAX = 2000000 }; /* a hundred times the steps of a long run */
+enum { REASSURE_FIRST_US = 100000, REASSURE_US = 500000 }; /* as coordinator/long_call.c */
+enum { STEPS_MAX = 2000000 };                              /* a hundred times the steps of a long run */
 
 /* Small defaults: a round takes one virtual second, a run about a dozen rounds. */
 static const char *const small_config[] = {
@@ -43,7 +47,9 @@ static bool coordinator_alive(void *ctx)
 
 static void store_appended(void *ctx, const struct store_part *parts, size_t n)
 {
-    sim_check_store_appended(((struct sim_cluster *)ctx)->check, parts, n);
+    struct sim_cluster *c = ctx;
+    if (c->busy && !c->working) sim_check_fail(c->check, "the journal grows beside long work");
+    sim_check_store_appended(c->check, parts, n);
 }
 
 static void store_synced(void *ctx)
@@ -54,14 +60,68 @@ static void store_synced(void *ctx)
 static enum status coordinator_send(void *ctx, uint64_t peer, enum wire_lane lane, const struct msg *m)
 {
     struct sim_cluster *c = ctx;
+    bool beats = m->type == MSG_HEARTBEAT_ACK && !m->heartbeat_ack.sent_us;
+    bool reassures = (beats || m->type == MSG_UPLOAD) && !c->working; /* engine_reassure */
+    if (c->busy && !reassures) sim_check_fail(c->check, "%s is sent during long work", msg_name(m->type));
     if (!coordinator_alive(c)) return STATUS_CLOSED;
     return sim_send(c->transport, peer, lane, m);
+}
+
+/* ---- the folder of a run whose restarts have other settings ------------------------------------------------------ */
+
+static FILE *folder_open(const struct sim_cluster *c, const char *name, const char *how)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/%s", c->folder, name);
+    FILE *f = fopen(path, how);
+    assert(f);
+    return f;
+}
+
+static void folder_remove(const struct sim_cluster *c)
+{
+    static const char *const names[] = {"config.yaml", "metrics.jsonl"};
+    char path[64];
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", c->folder, names[i]);
+        unlink(path);
+    }
+    rmdir(c->folder);
+}
+
+/* As atoll_coordinator_main.c and server.c. */
+static void choose_settings(struct sim_cluster *c, struct config *config)
+{
+    struct config_sources sources = {0};
+    *config = c->config;
+    if (c->workers_most && c->starts > 1)
+        config->coordinator.min_workers = 1 + (uint32_t)sim_net_draw(c->net, c->workers_most);
+    sim_check_workers_of_budget(c->check, config->coordinator.min_workers);
+    if (!c->workers_most) return;
+    if (!c->folder[0]) {
+        snprintf(c->folder, sizeof c->folder, "/tmp/atoll-sim-XXXXXX");
+        if (!mkdtemp(c->folder)) abort();
+    }
+    settings_keep_budget(config, c->folder);
+    FILE *f = folder_open(c, "config.yaml", "w");
+    config_print(config, &sources, f);
+    fclose(f);
+}
+
+static void note_round(const struct sim_cluster *c, uint64_t round)
+{
+    if (!c->folder[0]) return;
+    FILE *f = folder_open(c, "metrics.jsonl", "a");
+    fprintf(f, "{\"event\":\"round\",\"round\":%llu}\n", (unsigned long long)round);
+    fclose(f);
 }
 
 static void coordinator_event(void *ctx, const struct engine_event *event)
 {
     struct sim_cluster *c = ctx;
-    if (!c->dying) sim_check_event(c->check, sim_net_now(c->net), event);
+    if (c->dying) return;
+    if (event->kind == ENGINE_EVENT_ROUND) note_round(c, event->round.round);
+    sim_check_event(c->check, sim_net_now(c->net), event);
 }
 
 static void coordinator_bytes(void *ctx, struct engine_bytes *out)
@@ -69,6 +129,44 @@ static void coordinator_bytes(void *ctx, struct engine_bytes *out)
     struct sim_cluster *c = ctx;
     *out = (struct engine_bytes){0};
     c->transport->ops->bytes(c->transport, &out->down, &out->up);
+}
+
+/* Most pieces of work are short. */
+static uint64_t draw_long(struct sim_cluster *c)
+{
+    uint64_t r = sim_net_draw(c->net, 32);
+    return r > 2 ? 0 : sim_net_draw(c->net, r ? c->long_us / 10 : c->long_us);
+}
+
+/* Lets the others go on for so long, or until the coordinator is killed. */
+static void pass_time(struct sim_cluster *c, uint64_t us, uint64_t *reassure_us)
+{
+    uint64_t until = sim_net_now(c->net) + us;
+    while (!c->dying && !sim_check_failure(c->check) && sim_net_now(c->net) < until) {
+        uint64_t at = *reassure_us < until ? *reassure_us : until;
+        while (!c->dying && sim_cluster_step(c, at)) continue;
+        if (c->dying || sim_net_now(c->net) < *reassure_us) continue;
+        engine_reassure(c->engine);
+        *reassure_us += REASSURE_US;
+    }
+}
+
+static void coordinator_meanwhile(void *ctx, uint64_t bytes, void (*work)(void *arg), void *arg)
+{
+    struct sim_cluster *c = ctx;
+    uint64_t us = c->long_us && c->started && !c->dying ? draw_long(c) : 0;
+    uint64_t before = us ? sim_net_draw(c->net, us) : 0, reassure_us = sim_net_now(c->net) + REASSURE_FIRST_US;
+    (void)bytes;
+    if (c->busy) sim_check_fail(c->check, "long work begins in long work");
+    if (us) sim_check_note(c->check, sim_net_now(c->net), "long work for %.3f s", (double)us / 1e6);
+    c->long_works += us > 0;
+    c->busy = true;
+    pass_time(c, before, &reassure_us);
+    c->working = true;
+    work(arg);
+    c->working = false;
+    pass_time(c, us - before, &reassure_us);
+    c->busy = false;
 }
 
 static void coordinator_started_by(void *ctx, uint64_t starts)
@@ -96,7 +194,7 @@ bool sim_cluster_over(struct sim_cluster *c, enum status status, const struct er
 static void coordinator_woken(void *ctx, uint64_t at_us)
 {
     struct sim_cluster *c = ctx;
-    if (!c->engine || c->wake_us != at_us) return;
+    if (!c->engine || c->busy || c->wake_us != at_us) return;
     c->wake_us = UINT64_MAX;
     coordinator_poll(c);
 }
@@ -134,18 +232,24 @@ static void coordinator_poll(struct sim_cluster *c)
     const uint8_t *data;
     size_t size;
     struct err err = {0};
+    if (c->busy) return;
     while (c->transport->ops->recv(c->transport, 0, &peer, &lane, &data, &size) == STATUS_OK) {
         struct msg m;
+        now = sim_net_now(c->net);
+        sim_check_clock(c->check, now);
         enum status status = msg_decode(&m, data, size, &err);
         assert(status == STATUS_OK);
         if (admission_message(c->engine, peer + 1, peer, lane, data, size, now) != ADMISSION_ADMIT)
             sim_check_fail(c->check, "%s of an honest worker is above its limit", msg_name(m.type));
         status = engine_on_message(c->engine, peer, lane, &m, now, &err);
         if (sim_cluster_over(c, status, &err)) return;
+        now = sim_net_now(c->net);
         sim_check_engine(c->check, c->engine, now);
     }
+    sim_check_clock(c->check, now);
     enum status status = engine_tick(c->engine, now, &err);
     if (sim_cluster_over(c, status, &err)) return;
+    now = sim_net_now(c->net);
     sim_check_engine(c->check, c->engine, now);
     if (engine_finished(c->engine)) {
         coordinator_finish(c);
@@ -161,22 +265,29 @@ static void coordinator_poll(struct sim_cluster *c)
 
 void sim_cluster_coordinator_start(struct sim_cluster *c)
 {
+    struct config config;
     assert(!c->engine);
     uint64_t now = sim_net_now(c->net);
     c->starts++;
     c->dying = false;
     c->wake_us = UINT64_MAX;
     c->transport = sim_net_up(c->net, SIM_NET_LISTENER);
-    struct engine_options options = {.config = &c->config,
-                                     .entropy = c->entropy + c->starts,
-                                     .rounds_reported = sim_check_rounds_reported(c->check),
-                                     .region = c->region != NULL};
-    struct engine_io io = {.ctx = c, .send = coordinator_send, .event = coordinator_event, .bytes = coordinator_bytes};
+    struct engine_options options = {.config = &config,
+                                      .entropy = c->entropy + c->starts,
+                                      .rounds_reported = sim_check_rounds_reported(c->check),
+                                      .region = c->region != NULL};
+    struct engine_io io = {.ctx = c,
+                           .send = coordinator_send,
+                           .event = coordinator_event,
+                           .bytes = coordinator_bytes,
+                           .meanwhile = coordinator_meanwhile};
     struct err err = {0};
     sim_check_note(c->check, now, "the coordinator started");
+    choose_settings(c, &config);
     enum status status = engine_create(&c->engine, &options, c->store, &io, now, &err);
     if (status != STATUS_OK) c->engine = NULL;
     if (sim_cluster_over(c, status, &err)) return;
+    c->started = true;
     sim_check_engine_started(c->check, c->engine, now);
     if (c->region) sim_region_engine_started(c->region);
     coordinator_poll(c);
@@ -189,7 +300,7 @@ void sim_cluster_coordinator_kill(struct sim_cluster *c, bool power)
     if (c->region) sim_region_engine_stopped(c->region);
     engine_destroy(c->engine);
     c->engine = NULL;
-    c->dying = false;
+    c->started = c->dying = false;
     c->die_in = 0;
     if (!c->finished) sim_net_kill(c->net, SIM_NET_LISTENER);
     store_mem_crash(c->store, power, sim_net_draw(c->net, UINT64_MAX));
@@ -218,10 +329,16 @@ static int cluster_tap(void *ctx, enum sim_net_moment moment, int client, bool t
 
 /* ---- scheduled faults -------------------------------------------------------------------------------------------- */
 
-/* Every second time that the process ends without a power cut, the operator stops it in order. */
+/* Every second time that the process ends without a power cut, the operator stops it in order. During long work it is
+ * killed. */
 static void stop_coordinator(struct sim_cluster *c, bool power)
 {
     struct err err = {0};
+    if (c->busy) {
+        c->die_by_power = power;
+        c->dying = true;
+        return;
+    }
     if (!power && c->starts % 2) {
         sim_check_note(c->check, sim_net_now(c->net), "the coordinator stops in order");
         if (engine_stop(c->engine, &err) != STATUS_OK && !c->dying)
@@ -330,6 +447,7 @@ void sim_cluster_destroy(struct sim_cluster *c)
     store_mem_destroy(c->store);
     sim_check_destroy(c->check);
     sim_net_destroy(c->net);
+    if (c->folder[0]) folder_remove(c);
     mem_free(c);
 }
 

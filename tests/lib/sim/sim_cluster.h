@@ -2,7 +2,10 @@
  * - The coordinator is coordinator/engine/engine.h on a store in memory.
  * - The workers (tests/lib/sim/sim_worker.h) run on a virtual network.
  * - The checker (tests/lib/sim/sim_check.h) checks its invariants after every event.
- * A test kills and restarts processes at any instant, and the coordinator also in the middle of an operation. */
+ * A test kills and restarts processes at any instant, and the coordinator also in the middle of an operation.
+ *
+ * Long work (engine_io.meanwhile) may take time. Workers and network go on meanwhile, the coordinator reads nothing and
+ * sends what engine_reassure sends, and it may be killed. */
 #ifndef TESTS_LIB_SIM_CLUSTER_H
 #define TESTS_LIB_SIM_CLUSTER_H
 
@@ -60,6 +63,14 @@ struct sim_cluster {
     uint64_t gave_up;   /* number of such errors */
     uint64_t revive_us; /* delay until a coordinator killed by die_in restarts; UINT64_MAX: never */
     uint64_t steps;     /* of sim_cluster_step */
+    bool started;       /* engine_create has returned */
+    uint64_t long_us;   /* the longest piece of long work; 0: it takes no time */
+    bool busy, working; /* long work is going on; its function runs */
+    uint64_t long_works;
+    /* The coordinator starts with 1 .. workers_most as coordinator.min_workers, as its operator likes; 0: as before.
+     * The folder holds what settings_keep_budget reads. */
+    uint32_t workers_most;
+    char folder[32];
     struct sim_cluster_result result;
 };
 

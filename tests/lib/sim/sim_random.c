@@ -5,8 +5,10 @@
 
 #include "common/base/log.h"
 #include "common/base/rng.h"
+#include "tests/lib/store/store_mem.h"
 
-enum { SETTINGS_MAX = 40, FAULTS_US = 20 * 1000000, PATIENCE_US = 900 * 1000000 };
+enum { WIDE_EVERY = 300 }; /* a wide run takes seconds */
+enum { SETTINGS_MAX = 44, FAULTS_US = 20 * 1000000, PATIENCE_US = 900 * 1000000 };
 
 /* The settings drawn before the run begins, equal with and without faults. */
 struct plan {
@@ -19,6 +21,9 @@ struct plan {
     const char *up;   /* codec.up; NULL: the default of ddp */
     struct sim_cluster *cluster;
     uint64_t kills;
+    bool wide, unequal, forgets;
+    uint64_t long_us, free_bytes; /* 0: long work takes no time; the disk has room */
+    bool other_minimum;           /* restarts have other numbers for coordinator.min_workers */
 };
 
 static uint64_t draw(struct plan *p, uint64_t below)
@@ -123,11 +128,55 @@ static void plan_method(struct plan *p)
     }
 }
 
+/* Large models on long and unequal links: windows of many chunks. The rest of the plan stays small. */
+static void plan_wide(struct plan *p)
+{
+    static const char *const methods[] = {"diloco", "local-sgd", "async"}, *const codecs[] = {"fp32", "fp32",
+                                                                                              "int8:256"};
+    uint64_t r = rng_u64(p->seed, RNG_TEST + 31, 0);
+    const char *method = methods[r % 3], *codec = codecs[(r >> 4) % 3];
+    p->barrier = r % 3 != 2;
+    p->up = codec;
+    set(p, "train.method=%s", method);
+    set(p, "train.fragments=%u", 1 + (unsigned)((r >> 8) % 3));
+    set(p, "train.sync_every=2");
+    set(p, "train.max_steps=%u", 4 + (unsigned)((r >> 12) % 3));
+    set(p, "codec.up=%s", codec);
+    set(p, "codec.down=%s", codec);
+    set(p, "merge.clip=off");
+    if (!p->barrier) set(p, "outer.learning_rate=0.3");
+}
+
+/* What a long run meets; each draw has its own sequence, so the seeds keep their other settings. */
+static void plan_long_run(struct plan *p)
+{
+    static const uint64_t pieces[] = {300000, 3000000, 25000000};
+    uint64_t r[6];
+    for (uint64_t i = 0; i < 6; i++) r[i] = rng_u64(p->seed, RNG_TEST + 30, i);
+    if (r[0] % 4 == 0) p->long_us = pieces[(r[0] >> 8) % 3];
+    p->unequal = r[1] % (p->barrier ? 4 : 2) == 0;
+    p->other_minimum = r[2] % (p->barrier ? 8 : 2) == 0;
+    if (r[3] % 5 == 0) p->free_bytes = 1 + (r[3] >> 8) % 20000;
+    p->forgets = r[4] % 4 == 0 && p->evict_s;
+}
+
+static int draw_workers(struct plan *p)
+{
+    uint64_t r = rng_u64(p->seed, RNG_TEST + 32, 0);
+    int few = p->harsh ? 2 + (int)draw(p, 6) : 1 + (int)draw(p, 4);
+    if (p->wide) return 2 + (int)(r % 2);
+    return r % (p->harsh ? 10 : 20) == 0 ? 9 + (int)((r >> 8) % 6) : few;
+}
+
 static void plan_make(struct plan *p, uint64_t seed, bool harsh)
 {
     *p = (struct plan){.seed = seed, .harsh = harsh};
-    plan_method(p);
-    p->n_workers = harsh ? 2 + (int)draw(p, 6) : 1 + (int)draw(p, 4);
+    p->wide = rng_u64(seed, RNG_TEST + 31, 34) % WIDE_EVERY == 0;
+    if (p->wide)
+        plan_wide(p);
+    else
+        plan_method(p);
+    p->n_workers = draw_workers(p);
     p->n_late = draw(p, 3) ? 0 : (int)draw(p, (uint64_t)p->n_workers);
     set(p, "coordinator.min_workers=%d", p->n_workers - p->n_late);
     if (draw(p, harsh ? 2 : 4) == 0) p->evict_s = 3 + (unsigned)draw(p, 10);
@@ -143,10 +192,24 @@ static void plan_make(struct plan *p, uint64_t seed, bool harsh)
     p->saves_all = draw(p, 5) != 0;
     set(p, "checkpoint.worker_every=%u", p->saves_all ? 1 : 2 * (unsigned)draw(p, 2));
     p->nan = draw(p, 8) == 0;
+    if (p->wide) set(p, "train.batch_size=1"), set(p, "train.grad_accum=1"), set(p, "train.eval_every=0");
+    plan_long_run(p);
     p->list[p->n_settings] = NULL;
 }
 
 /* ---- links, speeds, arrivals ------------------------------------------------------------------------------------- */
+
+/* Links of one run differ by 1, 3 or 10 in rate, and in their round trips. */
+static void setup_unequal(struct plan *p, struct sim_net_link *link, int client)
+{
+    static const uint64_t latencies[] = {5000, 50000, 150000, 400000}, shares[] = {1, 1, 3, 10};
+    uint64_t all = rng_u64(p->seed, RNG_TEST + 33, 0), r = rng_u64(p->seed, RNG_TEST + 33, 1 + (uint64_t)client);
+    uint64_t rate = p->wide ? 4000000u << all % 4 : 20000u << all % 3;
+    link->latency_us = latencies[r % 4];
+    link->jitter_us = link->latency_us / 4;
+    link->rate = rate / shares[(r >> 8) % 4];
+    link->queue_us = 500000;
+}
 
 static void setup_workers(struct plan *p, bool calm)
 {
@@ -163,7 +226,9 @@ static void setup_workers(struct plan *p, bool calm)
         link->same_peer = draw(p, 2) ? 0.5 : 0.0;
         link->loss = (double)draw(p, 4) * (p->harsh ? 0.1 : 0.03);
         link->duplicate = (double)draw(p, 4) * 0.03;
-        if (calm) *link = (struct sim_net_link){.latency_us = 1000};
+        if (p->unequal || p->wide) setup_unequal(p, link, i);
+        if (calm) link->loss = link->duplicate = link->same_peer = 0;
+        if (calm && !p->unequal) *link = (struct sim_net_link){.latency_us = 1000};
         struct sim_worker *w = &c->workers[i];
         w->step_us = 20000 + draw(p, 200000);
         w->eval_us = 10000 + draw(p, 100000);
@@ -181,7 +246,7 @@ struct fault {
     int kind, client;
 };
 
-enum { FAULT_CUT, FAULT_HEAL, FAULT_FREEZE, FAULT_THAW, FAULT_DIE_IN, FAULT_CALM };
+enum { FAULT_CUT, FAULT_HEAL, FAULT_FREEZE, FAULT_THAW, FAULT_DIE_IN, FAULT_FORGET, FAULT_CALM };
 
 static void fault_now(void *ctx, uint64_t arg)
 {
@@ -203,8 +268,14 @@ static void fault_now(void *ctx, uint64_t arg)
         c->die_by_power = more & 1;
         c->revive_us = 300000;
         break;
+    case FAULT_FORGET: /* the machine gets a new disk */
+        sim_worker_kill(&c->workers[client]);
+        sim_worker_forget(&c->workers[client]);
+        sim_worker_start(&c->workers[client]);
+        break;
     default: /* FAULT_CALM: no faults from here on */
         c->die_in = 0;
+        c->long_us = 0;
         for (int i = 0; i < p->n_workers; i++) {
             struct sim_net_link *link = sim_net_link(c->net, i);
             link->loss = link->duplicate = 0.0;
@@ -287,8 +358,20 @@ static void setup_faults(struct plan *p)
         }
     }
     setup_leaves(p, span);
+    for (uint64_t i = 0; i < 3 && p->forgets; i++) {
+        uint64_t r = rng_u64(p->seed, RNG_TEST + 34, i);
+        fault_at(p, 500000 + (r >> 8) % span, FAULT_FORGET, (int)(r % (uint64_t)p->n_workers), 0);
+    }
     uint64_t outage = setup_outage(p);
     fault_at(p, (outage > span ? outage : span) + 7000000, FAULT_CALM, 0, 0);
+}
+
+static void setup_long_run(struct plan *p)
+{
+    struct sim_cluster *c = p->cluster;
+    c->long_us = p->long_us;
+    c->workers_most = p->other_minimum ? (uint32_t)p->n_workers : 0;
+    if (p->free_bytes) store_mem_set_free(c->store, p->free_bytes);
 }
 
 /* ---- a run ------------------------------------------------------------------------------------------------------- */
@@ -302,9 +385,18 @@ static void log_to_notes(void *ctx, enum log_level level, const char *line)
 
 static void plan_describe(const struct plan *p, char *out, size_t cap)
 {
-    size_t at = (size_t)snprintf(out, cap, "%d workers (%d late)%s", p->n_workers, p->n_late, p->nan ? ", NaN" : "");
+    size_t at = (size_t)snprintf(out, cap, "%d workers (%d late)%s%s%s%s%s%s%s", p->n_workers, p->n_late,
+                                 p->nan ? ", NaN" : "", p->wide ? ", wide" : "", p->unequal ? ", unequal links" : "",
+                                 p->long_us ? ", long work" : "", p->free_bytes ? ", little disk" : "",
+                                 p->other_minimum ? ", other minimum" : "", p->forgets ? ", new disks" : "");
     for (int i = 0; i < p->n_settings && at < cap; i++)
         at += (size_t)snprintf(out + at, cap - at, " %s", strchr(p->settings[i], '.') + 1);
+}
+
+static double updates_of_beats(const struct config *c)
+{
+    bool beats = c->train.method == METHOD_ASYNC && !strcmp(c->outer.grace, "auto");
+    return beats ? (double)c->train.fragments * c->train.max_steps / c->train.sync_every : 0;
 }
 
 enum status sim_random_run(uint64_t seed, unsigned flags, FILE *explain, struct sim_random_plan *plan,
@@ -316,19 +408,22 @@ enum status sim_random_run(uint64_t seed, unsigned flags, FILE *explain, struct 
     plan_make(&p, seed, flags & SIM_RANDOM_HARSH);
     plan_describe(&p, plan->text, sizeof(plan->text));
     plan->comparable = p.barrier && p.n_late == 0 && p.saves_all && !p.nan && !plan_has(&p, "coordinator.quorum") &&
-                       !plan_has(&p, "train.dynamic_steps=on");
+                       !plan_has(&p, "train.dynamic_steps=on") && !p.other_minimum && !p.forgets;
     struct sim_cluster_setup setup = {.seed = seed, .n_workers = p.n_workers, .config = p.list};
     setup.train_samples = 20 + draw(&p, 200);
     setup.n_tensors = 3 + (uint32_t)draw(&p, 4);
+    setup.scale = p.wide ? 15000 + (uint32_t)(rng_u64(seed, RNG_TEST + 31, 2) % 45000) : 1;
     enum status status = sim_cluster_create(&p.cluster, &setup, &err);
     if (status != STATUS_OK) {
         fprintf(stderr, "seed %llu: %s\n", (unsigned long long)seed, err.msg);
         return status;
     }
     struct sim_cluster *c = p.cluster;
+    plan->updates = updates_of_beats(&c->config);
     sim_check_trace(c->check, flags & SIM_RANDOM_TRACE);
     log_set_sink(log_to_notes, c);
     setup_workers(&p, calm);
+    if (!calm) setup_long_run(&p);
     if (!calm) setup_faults(&p);
     sim_cluster_coordinator_start(c);
     outcome->ended = sim_cluster_run(c, PATIENCE_US);
@@ -336,6 +431,7 @@ enum status sim_random_run(uint64_t seed, unsigned flags, FILE *explain, struct 
     outcome->checks = sim_check_counts(c->check);
     outcome->net = sim_net_counts(c->net);
     outcome->kills = p.kills;
+    outcome->long_works = c->long_works;
     if (!outcome->ended && explain) {
         fprintf(explain, "seed %llu%s: %s\n", (unsigned long long)seed, calm ? " (calm)" : "", plan->text);
         sim_cluster_explain(c, explain);

@@ -10,9 +10,15 @@
 
 #include "tests/lib/sim/sim_cluster.h"
 
+/* Half more than one update for each beat: before the speeds are known there is no beat, and speeds differ by ten. */
+#define SIM_RANDOM_UPDATES_MOST 1.5
+
 struct sim_random_plan {
     char text[512];  /* summary in one line */
     bool comparable; /* must end at the theta of the run without faults, unless a worker was evicted */
+    /* outer.grace auto: updates of the run without faults if one is published for each train.sync_every x
+     * coordinator.min_workers steps; 0: another rule */
+    double updates;
 };
 
 struct sim_random_outcome {
@@ -20,7 +26,7 @@ struct sim_random_outcome {
     struct sim_cluster_result result;
     struct sim_check_counts checks;
     struct sim_net_counts net;
-    uint64_t kills;
+    uint64_t kills, long_works;
 };
 
 enum sim_random_flags {

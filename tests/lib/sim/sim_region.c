@@ -7,6 +7,7 @@
 #include "common/base/mem.h"
 #include "coordinator/ledger/delta_read.h"
 #include "coordinator/ledger/record.h"
+#include "tests/lib/sim/sim_worker.h"
 
 enum { IDLE_US = 20000000 }; /* without a worker for this long, the region leaves the run upstream */
 
@@ -81,6 +82,7 @@ static enum status client_send(void *ctx, enum wire_lane lane, const struct msg 
     if (r->down->dying || !r->down->engine) return STATUS_CLOSED;
     if (m->type == MSG_CHUNK && m->chunk.offset + m->chunk.size == m->chunk.total && sim_disk_saving(&r->disk))
         sim_check_fail(r->up->check, "region %d: the whole delta is sent before its state is saved", r->client);
+    sim_note_windows(r->up->check, r->client, r->loop);
     return sim_send(r->transport, 0, lane, m);
 }
 

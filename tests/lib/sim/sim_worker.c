@@ -9,6 +9,7 @@
 #include "common/base/rng.h"
 #include "common/config/sync_points.h"
 #include "gpu/device.h"
+#include "worker/outer/outer_loop_impl.h"
 
 /* Large enough for any message of the toy model. */
 static uint8_t encode_buffer[WIRE_HEADER + WIRE_BODY_MAX];
@@ -22,6 +23,12 @@ enum status sim_send(struct transport *t, uint64_t peer, enum wire_lane lane, co
     return t->ops->send(t, peer, lane, encode_buffer, size);
 }
 
+void sim_note_windows(struct sim_check *check, int client, const struct outer_loop *loop)
+{
+    const struct sync *s = &loop->sync;
+    sim_check_windows(check, client, sync_window(&s->down, s->rtt_us), sync_window(&s->up, s->rtt_us), s->unsaved);
+}
+
 /* ---- callbacks of the outer loop --------------------------------------------------------------------------------- */
 
 static enum status worker_send(void *ctx, enum wire_lane lane, const struct msg *m)
@@ -29,6 +36,7 @@ static enum status worker_send(void *ctx, enum wire_lane lane, const struct msg 
     struct sim_worker *w = ctx;
     if (m->type == MSG_CHUNK && m->chunk.offset + m->chunk.size == m->chunk.total && sim_disk_saving(&w->disk))
         sim_check_fail(w->check, "worker-%d: the whole delta is sent before its state is saved", w->client);
+    sim_note_windows(w->check, w->client, w->loop);
     return sim_send(w->transport, 0, lane, m);
 }
 

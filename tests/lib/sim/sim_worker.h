@@ -76,5 +76,7 @@ void sim_worker_forget(struct sim_worker *w);
 bool sim_worker_ended(const struct sim_worker *w);
 /* Encode m and send it over a transport of the simulation. */
 enum status sim_send(struct transport *t, uint64_t peer, enum wire_lane lane, const struct msg *m);
+/* Tells the check the windows of this loop, before each message that it sends. */
+void sim_note_windows(struct sim_check *check, int client, const struct outer_loop *loop);
 
 #endif

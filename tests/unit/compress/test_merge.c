@@ -211,6 +211,27 @@ TEST(test_rules_match_plain_loops)
     }
 }
 
+/* A worker without progress keeps its parameters, whoever it is merged with. */
+TEST(test_equal_parameters_stay_equal)
+{
+    static struct world w;
+    world_open(&w, "fp32");
+    for (int i = 1; i < R; i++) {
+        size_t size;
+        assert_int_equal(
+            codec_encode(w.codec, w.x[0], (uint8_t *)(uintptr_t)w.deltas[i].payload, codec_bound(w.codec), &size, NULL),
+            STATUS_OK);
+        assert_int_equal(merge_open(w.codec, &w.deltas[i]), STATUS_OK);
+    }
+    for (uint32_t n = 1; n <= R; n++)
+        for (int clip = MERGE_CLIP_OFF; clip <= MERGE_CLIP_AUTO; clip++) {
+            const struct rules rules = {MERGE_MEAN, (enum merge_clip)clip, true};
+            merge_all(&w, &rules, 1, n, 2);
+            assert_memory_equal(w.acc, w.x[0], N * sizeof *w.acc);
+        }
+    world_close(&w);
+}
+
 /* acc = w0 x0, then acc += w1 x1, ... in fp32, in this order. */
 TEST(test_mean_adds_in_order)
 {

@@ -2,9 +2,13 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include "common/base/clock.h"
 #include "coordinator/long_call.h"
 #include "tests/lib/test.h"
+
+enum { SOON_US = 100000, SHORT_US = 30000, SHORT_CALLS = 12 };
 
 static sem_t enough;
 static pthread_t caller, worker;
@@ -39,7 +43,8 @@ TEST(test_without_a_thread_the_caller_works)
     none = usual;
     none.rlim_cur = 1 << 20; /* no memory for a stack */
     assert_int_equal(setrlimit(RLIMIT_AS, &none), 0);
-    long_call(note_thread, NULL, count, &calls);
+    uint64_t due = clock_monotonic_us() + SOON_US;
+    long_call(note_thread, NULL, &due, count, &calls);
     assert_int_equal(setrlimit(RLIMIT_AS, &usual), 0);
     assert_true(pthread_equal(worker, pthread_self()));
     assert_int_equal(calls, 0);
@@ -50,10 +55,36 @@ TEST(test_caller_is_called_back_until_the_call_ends)
 {
     int seen = 0;
     sem_init(&enough, 0, 0);
-    long_call(wait_for_calls, &seen, count, &calls); /* without calls it would not end */
+    uint64_t due = clock_monotonic_us() + SOON_US;
+    long_call(wait_for_calls, &seen, &due, count, &calls); /* without calls it would not end */
     assert_true(seen >= 2);
     assert_true(pthread_equal(caller, pthread_self()));
     assert_false(pthread_equal(worker, caller));
+    sem_destroy(&enough);
+}
+
+static void take_a_moment(void *arg)
+{
+    (void)arg;
+    usleep(SHORT_US);
+}
+
+/* Fragments close one after the other. Together they take long, though none of them does. */
+TEST(test_short_calls_in_a_row_are_one_wait)
+{
+    uint64_t due = clock_monotonic_us() + SOON_US;
+    calls = 0;
+    sem_init(&enough, 0, 0);
+    for (int i = 0; i < SHORT_CALLS; i++) long_call(take_a_moment, NULL, &due, count, &calls);
+    assert_true(calls >= 1);
+    calls = 0;
+    due = clock_monotonic_us() + SOON_US;
+    long_call_passed(&due, count, &calls);
+    assert_int_equal(calls, 0);
+    due = clock_monotonic_us();
+    long_call_passed(&due, count, &calls);
+    assert_int_equal(calls, 1);
+    assert_true(due > clock_monotonic_us());
     sem_destroy(&enough);
 }
 

@@ -235,6 +235,8 @@ TEST(test_every_damage_of_the_journal)
                 snprintf(what, sizeof what, "damage %d of segment %d at byte %zu, without %zu checkpoints", (int)how,
                          (int)segment, at, without);
                 const struct mark *least = before(segment, at);
+                struct mark round = {.versions = {least->rounds, least->rounds}};
+                if (without == n_checkpoints) least = &round; /* not half of the next one */
                 uint64_t base = without < n_checkpoints ? checkpoints[n_checkpoints - without - 1] : 0;
                 struct mark checkpoint = {.versions = {base, base}};
                 if (least->versions[0] < base) least = &checkpoint;
@@ -254,6 +256,27 @@ TEST(test_every_damage_of_the_journal)
         }
     }
     assert_true(played > 20 && refused > 1);
+}
+
+/* The next start writes a checkpoint at the cut, from which workers without a state train the open round. */
+TEST(test_cut_without_checkpoints_is_between_rounds)
+{
+    char what[128];
+    int halves = 0;
+    for (uint64_t segment = 0; segment <= last; segment++) {
+        size_t size;
+        assert_non_null(store_mem_segment(whole, segment, &size, NULL));
+        for (size_t at = segment ? 0 : model_end; at < size; at += 37) {
+            take_copy(n_checkpoints);
+            damage(FLIP, segment, at);
+            snprintf(what, sizeof what, "byte %zu of segment %d, without checkpoints", at, (int)segment);
+            const struct mark *least = before(segment, at);
+            const struct mark round = {.versions = {least->rounds, least->rounds}};
+            halves += least->versions[0] != least->versions[1];
+            repair_and_start(what, &round, true);
+        }
+    }
+    assert_true(halves > 20);
 }
 
 /* Only workers that are far behind need the journal before the newest checkpoint: a start does without it. */

@@ -214,6 +214,32 @@ TEST(test_copied_worker_folder_is_reported)
     rig_close(&rig);
 }
 
+/* A worker repeats JOIN while the coordinator defines a large model, and all copies are read together. If each began a
+ * session, the first heartbeat would come too late for it and be refused: the worker would join again, and so on. */
+TEST(test_repeated_join_keeps_its_session)
+{
+    struct msg m;
+    rig_open(&rig, NULL);
+    rig_say_join(&rig, 0);
+    for (int i = 0; i < 3; i++) {
+        rig_join_message(&rig, 0, false, &m);
+        rig_say(&rig, rig.workers[0].control, &m);
+    }
+    rig_expect(&rig, 0, MSG_WELCOME, &m);
+    uint64_t session = m.welcome.session;
+    for (int i = 0; i < 3; i++) {
+        rig_expect(&rig, 0, MSG_WELCOME, &m);
+        assert_true(m.welcome.session == session);
+    }
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_JOIN), 1);
+    rig.workers[0].session = session;
+    rig_beat(&rig, 0, WORKER_READY);
+    rig_expect(&rig, 0, MSG_HEARTBEAT_ACK, &m);
+    rig_join(&rig, 0); /* HELLO first */
+    assert_true(rig.workers[0].session != session);
+    rig_close(&rig);
+}
+
 /* A run folder restored from a copy: workers hold versions that its log lacks. */
 TEST(test_older_run_folder_is_reported)
 {

@@ -86,6 +86,25 @@ TEST(test_a_full_disk_keeps_few_checkpoints)
     }
 }
 
+/* The same after a restart, before the next checkpoint. */
+TEST(test_a_disk_that_fills_up_keeps_few_checkpoints_after_a_restart)
+{
+    const char *settings[] = {"checkpoint.every=1",   "checkpoint.keep=1",   "coordinator.min_workers=2",
+                              "coordinator.quorum=1", "train.max_steps=200", NULL};
+    rig_open_with(&rig, settings, 2, true);
+    rig_deliver_all(&rig, 2, 1);
+    for (int round = 0; round < 12; round++) {
+        rig_say_join(&rig, 2);
+        round_without_late_worker(false);
+    }
+    assert_true(listed(rig.store->ops->checkpoint_list) > 10);
+    store_mem_set_free(rig.store, 0);
+    rig_restart(&rig, false, 0);
+    rig_join(&rig, 0);
+    assert_int_equal(listed(rig.store->ops->checkpoint_list), 2);
+    rig_close(&rig);
+}
+
 static enum status numbers(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err)
 {
     enum { MANY = 10000 };
