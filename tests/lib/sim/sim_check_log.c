@@ -297,7 +297,9 @@ static void check_payload(struct sim_check *c, const struct update *u)
     }
     /* A round that upstream assigned again, for fewer workers, bounds the tokens. */
     uint64_t given = 0;
-    for (uint32_t i = 0; i < client->given_last.n_ranges; i++) given += client->given_last.ranges[i].count;
+    for (uint32_t i = 0; same && i < v->n_named; i++)
+        for (uint32_t k = 0; v->named[i].id == client->id && k < v->named[i].delta->n_ranges; k++)
+            given += v->named[i].delta->ranges[k].count;
     bool bounded = offered == given * c->toy.sample_tokens && offered < tokens;
     if (merged && u->n_named && tokens != offered && !bounded)
         sim_check_fail(c, "fragment %u version %llu: the region names deltas of %llu tokens, its own had %llu",
