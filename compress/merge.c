@@ -18,8 +18,7 @@ static const double rda_least = 1e-4; /* a shorter mean of unit vectors has no d
 /* merge.clip auto, in medians. Gradients of small batches (ddp) scatter more than deltas. */
 static const double whole_delta = 1.2, tensor_delta = 4, whole_gradient = 4, tensor_gradient = 16;
 
-/* A job for the pool: adds `count` deltas to every part. */
-struct merge_job {
+struct merge_job { /* adds `count` deltas to every part */
     struct merge *merge;
     const struct merge_delta *deltas;
     uint32_t count;
@@ -414,15 +413,14 @@ static void add_parameters(const struct merge_job *job, size_t p, float *x)
     const struct merge *merge = job->merge;
     struct codec_part part = codec_part(merge->codec, p);
     float *acc = merge->acc + part.from;
-    uint64_t sum = 0;
+    uint64_t sum = 0, tokens;
     for (uint32_t i = 0; i < merge->added; i++) sum += weighed(merge, merge->tokens[i]);
-    for (uint32_t d = 0; d < job->count; d++) {
-        uint64_t tokens = weighed(merge, job->deltas[d].tokens);
+    for (uint32_t d = 0; d < job->count; d++, sum += tokens) {
         float *to = sum ? x : acc;
-        sum += tokens;
+        tokens = weighed(merge, job->deltas[d].tokens);
         codec_view_decode(&job->deltas[d].view, p, to);
         clip_parameters(merge, clips(merge) ? factors_of(merge, merge->added + d) : NULL, part, to);
-        if (to == x) move_towards(acc, x, merge_weight(tokens, sum), part.to - part.from);
+        if (to == x) move_towards(acc, x, merge_weight(tokens, sum + tokens), part.to - part.from);
     }
 }
 
@@ -531,8 +529,8 @@ static void direct_part(const struct merge_job *job, size_t p, float *scratch)
 {
     const struct merge *merge = job->merge;
     add_pieces(job, p, false, scratch);
-    for (struct tensor_piece at = {0};
-         tensor_piece_next(merge->layout, merge->fragment, codec_part(merge->codec, p), &at);) {
+    const struct codec_part part = codec_part(merge->codec, p);
+    for (struct tensor_piece at = {0}; tensor_piece_next(merge->layout, merge->fragment, part, &at);) {
         double sum[LANES] = {0}, all = 0;
         squares(merge->acc + at.from, at.to - at.from, sum);
         for (int k = 0; k < LANES; k++) all += sum[k];
@@ -562,9 +560,9 @@ static void lengths_to_factors(const struct merge *merge)
 static void scale_part(const struct merge_job *job, size_t p, float *scratch)
 {
     const struct merge *merge = job->merge;
+    const struct codec_part part = codec_part(merge->codec, p);
     bool again = false;
-    for (struct tensor_piece at = {0};
-         tensor_piece_next(merge->layout, merge->fragment, codec_part(merge->codec, p), &at);) {
+    for (struct tensor_piece at = {0}; tensor_piece_next(merge->layout, merge->fragment, part, &at);) {
         double factor = lengths(merge)[at.tensor];
         again = again || factor < 0;
         for (size_t k = at.from; factor > 0 && k < at.to; k++) {
