@@ -25,9 +25,7 @@ enum status relay_split(struct merge_delta *deltas, uint32_t n, const uint8_t *s
     for (uint32_t i = 0; i < n; i++) {
         uint64_t bytes = get_u64(&r);
         if (bytes > size - at) return STATUS_CORRUPT;
-        deltas[i].payload = src + at;
-        deltas[i].size = (size_t)bytes;
-        deltas[i].divisor = 0;
+        deltas[i] = (struct merge_delta){.payload = src + at, .size = (size_t)bytes};
         at += (size_t)bytes;
     }
     return at == size ? STATUS_OK : STATUS_CORRUPT;

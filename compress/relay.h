@@ -16,7 +16,7 @@
 size_t relay_head_size(uint32_t n);
 /* Writes dst[relay_head_size(n)]; the payloads follow it. */
 void relay_head_write(const struct merge_delta *deltas, uint32_t n, uint8_t *dst);
-/* Sets deltas[n].payload and .size from src, and .divisor to 0. CORRUPT unless the sizes add up to `size`. */
+/* Sets deltas[n]: payload and size from src, all else 0. CORRUPT unless the sizes add up to `size`. */
 enum status relay_split(struct merge_delta *deltas, uint32_t n, const uint8_t *src, size_t size) MUST_CHECK;
 /* Range of the payload of delta `index` of n, in bytes from src; src[size] may be incomplete. AGAIN: the sizes are not
  * complete yet. CORRUPT: no such delta, or impossible sizes. */

@@ -222,7 +222,7 @@ struct upload *session_upload(struct session_table *t, struct session *s, const 
     bool goes_on = upload_continues(u, offer);
     if (!goes_on) give_place(t, u);
     upload_start(u, &t->uploads, offer, slot);
-    if (!goes_on && t->held) u->place = held_take(t->held, offer->bytes);
+    if (!goes_on && t->held && offer->bytes) u->place = held_take(t->held, offer->bytes);
     return u;
 }
 
