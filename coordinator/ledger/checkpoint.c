@@ -339,7 +339,7 @@ static enum status check_magic(const uint8_t prefix[PREFIX], uint64_t round, str
     if (!memcmp(prefix, magic, sizeof magic)) return STATUS_OK;
     memcpy(other, magic, sizeof magic);
     other[FORMAT_AT] = format;
-    if (format < '0' || format > '9' || memcmp(prefix, other, sizeof other) != 0)
+    if (format < '1' || format > '9' || memcmp(prefix, other, sizeof other) != 0)
         return bad(err, round, "has an unknown format");
     return err_set(err, STATUS_UNSUPPORTED,
                    "checkpoint round_%06llu has format %c, this program reads %c: continue with the release that began "

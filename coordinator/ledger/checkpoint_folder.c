@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/log.h"
 #include "common/os/fileio.h"
 #include "common/tensor/hf_folder.h"
 #include "coordinator/ledger/checkpoint.h"
@@ -58,8 +59,15 @@ enum status checkpoint_folder_check(const char *folder, bool *recorded_p, struct
     *recorded_p = file_exists(f.path);
     if (!*recorded_p) return STATUS_OK;
     TRY(file_open_plain(f.path, O_RDONLY, 0, &f.fd, err));
-    enum status status = checkpoint_check(&f.base, CHECKPOINT_ANY, &info, err);
+    struct err why = {0};
+    enum status status = checkpoint_check(&f.base, CHECKPOINT_ANY, &info, &why);
     close(f.fd);
+    if (status == STATUS_UNSUPPORTED) {
+        log_warn("%s: coordinator_state.bin is of another release, so the hashes in it are not compared", folder);
+        *recorded_p = false;
+        return STATUS_OK;
+    }
+    if (status != STATUS_OK) err_set(err, status, "%s", why.msg);
     if (status == STATUS_CORRUPT && err && !strstr(err->msg, folder)) err_prefix(err, "%.300s", folder);
     return status;
 }

@@ -9,7 +9,8 @@
 #include "common/base/status.h"
 
 /* Checks all that the coordinator checks when it loads the checkpoint. *recorded_p: the folder has a
- * coordinator_state.bin; without it nothing is checked here. CORRUPT names the file; other errors as for reading. */
+ * coordinator_state.bin; without it, or with one of
+ * another release, nothing is checked here. CORRUPT names the file; other errors as for reading. */
 enum status checkpoint_folder_check(const char *folder, bool *recorded_p, struct err *err) MUST_CHECK;
 
 #endif

@@ -116,4 +116,22 @@ TEST_WITH(test_folder_without_state_has_no_record, tmpdir_make, tmpdir_remove)
     assert_false(recorded);
 }
 
+/* The model of an older run starts a new one, and can be exported. */
+TEST_WITH(test_state_of_another_release_is_left_out, tmpdir_make, tmpdir_remove)
+{
+    char folder[FILEIO_PATH_MAX], path[FILEIO_PATH_MAX];
+    void *data;
+    size_t size;
+    bool recorded = true;
+    make_run(nesterov);
+    snprintf(folder, sizeof folder, "%s/checkpoints/latest", tmpdir);
+    snprintf(path, sizeof path, "%s/coordinator_state.bin", folder);
+    assert_int_equal(file_read(path, 1 << 20, &data, &size, &err), STATUS_OK);
+    ((uint8_t *)data)[6] = '3';
+    put(path, data, size);
+    mem_free(data);
+    assert_int_equal(checkpoint_folder_check(folder, &recorded, &err), STATUS_OK);
+    assert_false(recorded);
+}
+
 TEST_MAIN(NULL, NULL)
