@@ -119,7 +119,7 @@ code=0
 # A run that is over goes on by its own command with more steps. The coordinator is killed in between.
 "$BIN/atoll" launch run.yaml --train.max_steps=40 --workers 2 --dir grown >brief.log 2>&1 || fail "grown: $(tail -n 3 brief.log)"
 (($(json get grown/summary.json steps) == 40)) || fail "the brief run has $(json get grown/summary.json steps) steps"
-start grown.log "$BIN/atoll" launch run.yaml --train.max_steps=80 --workers 2 --dir grown
+start grown.log "$BIN/atoll" launch run.yaml --train.max_steps=80 --workers 2 --link rtt=100ms --dir grown
 launch=$pid
 until_true 60 "two more rounds" rounds_reach 10 grown
 for id in $(descendants "$launch"); do
