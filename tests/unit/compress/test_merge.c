@@ -212,7 +212,7 @@ TEST(test_rules_match_plain_loops)
     }
 }
 
-/* A worker without progress keeps its parameters, whoever it is merged with. */
+/* Workers that send equal parameters get the same bits back. */
 TEST(test_equal_parameters_stay_equal)
 {
     static struct world w;
