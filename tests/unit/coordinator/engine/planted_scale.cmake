@@ -6,7 +6,7 @@ endfunction()
 atoll_planted_scale(memory_of_first_workers test_engine_join coordinator/engine/model/engine_model.c
     "workers += memcmp(s->uuid, m->uuid, WIRE_UUID) != 0;" "(void)s;")
 atoll_planted_scale(memory_without_uploads test_engine_join coordinator/engine/model/engine_model.c
-    "need += min_u64(UPLOAD_CREDIT, workers * e->ledger.layout.n_params * sizeof(float));" "")
+    "need += min_u64(UPLOAD_CREDIT + e->ledger.held.most, workers * theta);" "")
 atoll_planted_scale(credit_for_one_upload test_upload coordinator/round/upload.c
     "max_u64(free_bytes / 4, UPLOAD_LEAST);" "max_u64(free_bytes, UPLOAD_LEAST);")
 atoll_planted_scale(credit_none_for_many test_upload coordinator/round/upload.c
