@@ -22,6 +22,7 @@
 #include "coordinator/engine/engine.h"
 #include "coordinator/ledger/store.h"
 #include "coordinator/long_call.h"
+#include "coordinator/outer/held.h"
 #include "coordinator/region.h"
 #include "coordinator/report/report.h"
 #include "coordinator/run_dir.h"
@@ -34,10 +35,8 @@ enum {
     POLL_US = 250000, /* between looks at the list of workers */
     DROPS_MAX = 64,
     RECOVERING_LINE_US = 3000000,
-    LOOK_US = 1000000,     /* between two checks that the run folder is still there */
-    ANSWER_US = 100000,    /* work that takes longer is interrupted by answers */
-    HELD_MOST = 256 << 20, /* memory of deltas, and of encoded chunks */
-    CHUNKS_MOST = 64 << 20,
+    LOOK_US = 1000000,    /* between two checks that the run folder is still there */
+    ANSWER_US = 100000,   /* work that takes longer is interrupted by answers */
     LONG_BYTES = 4 << 20, /* work on fewer bytes takes milliseconds, a thread for it some 50 us */
 };
 
