@@ -11,6 +11,7 @@
 #include "common/base/units.h"
 #include "common/config/config.h"
 #include "common/os/fileio.h"
+#include "common/os/interrupt.h"
 #include "common/os/run_status.h"
 #include "common/os/run_text.h"
 #include "coordinator/run_folder.h"
@@ -65,6 +66,7 @@ static enum status ask(struct transport *t, const char *address, const struct st
         struct msg answer;
         unsigned connected = atomic_load(&t->connected);
         if (q->soon && !connected && atomic_load(&t->failure) && now >= begin + SOON_US) break;
+        TRY(interrupt_check(err));
         bool due = connected && (connected != asked || now >= ask_at);
         if (due && t->ops->send(t, 0, WIRE_CONTROL, frame, question_size) == STATUS_OK) {
             ask_at = now + ASK_EVERY_US + 2 * atomic_load(&t->rtt_us);
