@@ -117,10 +117,11 @@
     if (s.workers_gone) more.push(`${s.workers_gone} left`);
     if (s.workers_not_listed) more.push(`${s.workers_not_listed} more`);
     show("others", more.join(", "));
+    by("table").hidden = !workers.length;
     by("members").hidden = !workers.length && !more.length;
   }
 
-  // --- events ---
+  // --- events; the locale "sv" writes 2026-01-31 18:05:00 ---
 
   function textOf(e) {
     if (e.kind === "change") return `${e.key} from ${e.from} to ${e.to} after round ${e.round}`;
@@ -133,7 +134,7 @@
       if (seen.has(key)) continue;
       seen.add(key);
       const row = make("li");
-      make("span", known(e.time) ? new Date(e.time * 1000).toLocaleString() : "", row);
+      make("span", known(e.time) ? new Date(e.time * 1000).toLocaleString("sv") : "", row);
       make("b", e.kind, row);
       make("p", textOf(e), row);
       row.className = ["fault", "evict"].includes(e.kind) ? e.kind : "";

@@ -2,6 +2,7 @@
 const chart = (() => {
   const START_UP = 0.15; // part of the axis whose losses may lie above the chart
   const DOTS = 60;       // validation points that are few enough for dots
+  const PIXELS = 2.5;
   const HEIGHT = 320, LEFT = 52, RIGHT = 12, TOP = 10, BOTTOM = 30;
   const TIMES = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 57600, 86400, 172800,
     345600, 604800, 1209600, 2592000, 5184000, 10368000, 31536000];
@@ -71,6 +72,29 @@ const chart = (() => {
     return path;
   }
 
+  // At most one point in each PIXELS of the screen: the means, and the least and the largest loss.
+  function thin(curve, width) {
+    const size = Math.ceil(curve.loss.length * PIXELS / width), few = {x: [], loss: [], least: [], largest: []};
+    const wide = size > 1 || curve.least;
+    for (let i = 0; i < curve.loss.length; i += size) {
+      const part = (list) => list.slice(i, i + size).filter((value) => value !== null), losses = part(curve.loss);
+      few.x.push(curve[axis][Math.min(i + size, curve.loss.length) - 1]);
+      few.loss.push(losses.length ? losses.reduce((a, b) => a + b) / losses.length : null);
+      few.least.push(Math.min(...part(curve.least || curve.loss)));
+      few.largest.push(Math.max(...part(curve.largest || curve.loss)));
+    }
+    if (!wide) few.least = few.largest = null;
+    return few;
+  }
+
+  function curve(parent, name, points, x, y) {
+    if (points.least) {
+      const back = line([...points.x].reverse(), [...points.least].reverse(), x, y).replace("M", "L");
+      element("path", {class: `band ${name}`, d: `${line(points.x, points.largest, x, y)}${back}Z`}, parent);
+    }
+    element("path", {class: name, d: line(points.x, points.loss, x, y)}, parent);
+  }
+
   function axes(svg, width, xRange, yRange, x, y) {
     const bottom = HEIGHT - BOTTOM;
     for (const value of ticks(...yRange, 6)) {
@@ -96,12 +120,8 @@ const chart = (() => {
     const clip = element("clipPath", {id: "inside"}, svg);
     element("rect", {x: LEFT, y: 0, width: width - LEFT, height: HEIGHT - BOTTOM}, clip);
     const inside = element("g", {"clip-path": "url(#inside)"}, svg);
-    if (train.least) {
-      const back = line([...train[axis]].reverse(), [...train.least].reverse(), x, y).replace("M", "L");
-      element("path", {class: "band", d: `${line(train[axis], train.largest, x, y)}${back}Z`}, inside);
-    }
-    element("path", {class: "train", d: line(train[axis], train.loss, x, y)}, inside);
-    element("path", {class: "validation", d: line(validation[axis], validation.loss, x, y)}, inside);
+    curve(inside, "train", thin(train, width), x, y);
+    curve(inside, "validation", thin(validation, width), x, y);
     if (validation.loss.length <= DOTS) dots(inside, validation, "validation", x, y);
     if (train.loss.length === 1) dots(inside, train, "train", x, y);
     const hair = element("line", {class: "hair", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden"}, svg);
