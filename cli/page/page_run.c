@@ -46,7 +46,7 @@ void page_run_forget(struct page_run *run)
     memset(run->kept, 0, sizeof run->kept);
     run->round_s = run->validation_loss = NAN;
     run->round = run->round_us = run->answered_us = 0;
-    run->from_file = run->replaced = false;
+    run->replaced = false;
 }
 
 /* --- sums --------------------------------------------------------------------------------------------------------- */
@@ -139,8 +139,8 @@ static void take_round(struct page_run *run, const json_t *event)
         const struct page_curve *c = &run->train;
         run->place.seconds = c->n ? c->points[c->n - 1].place.seconds : 0;
         run->totals.rounds = run->totals.tokens = run->totals.bytes_up = run->totals.bytes_down = 0;
+        run->totals.other_up = run->totals.other_down = 0;
     }
-    run->from_file = true;
     run->round = round;
     run->round_s = round_s;
     run->place.seconds += (isfinite(round_s) ? round_s : 0) + (isfinite(eval_s) ? eval_s : 0);

@@ -1,7 +1,8 @@
 /* What the page knows of a run: its newest status, the curves, and totals that never fall while the run goes on.
  *
- * - Two sources fill it: the status (cli/status/status_query.h), and the events of RUN/metrics.jsonl. Without the file,
- *   which a page with a join line does not have, the curves begin with the first status.
+ * - Two sources fill it: the status (cli/status/status_query.h), and the events of RUN/metrics.jsonl. A page with a join
+ *   line has no file: its curves begin with the first status. The totals of the file are those of the last round. They do
+ *   not fall when a killed coordinator continues; those of a status may, so the largest one counts.
  * - A status of another run empties it. Names and texts come from strangers: they are stored as they are.
  * - No file, socket or clock: the caller gives times in microseconds. */
 #ifndef CLI_PAGE_RUN_H
@@ -41,7 +42,7 @@ struct page_run {
     struct page_curve train, validation;
     struct curve_place place; /* of the last round */
     double round_s;           /* duration of the last round; NaN: unknown */
-    bool from_file;           /* rounds come from metrics.jsonl; else from the status */
+    bool from_file;           /* the caller sets it: rounds and totals come from metrics.jsonl, else from the status */
     uint64_t round;           /* the last one */
     uint64_t round_us;        /* when the status showed it */
     double validation_loss;   /* of the last status */

@@ -88,6 +88,7 @@ void page_source_poll(struct page_source *source)
     }
     tell(source, status && !reason[0], reason);
     pthread_mutex_lock(&hub->lock);
+    hub->run.from_file = source->target.run_dir[0] != 0;
     bool other = page_run_status(&hub->run, status, reason, clock_monotonic_us());
     pthread_mutex_unlock(&hub->lock);
     if (other) source->log.offset = source->log.inode = 0;

@@ -245,7 +245,9 @@ TEST_RUN(test_another_run_empties_the_page)
 /* The file is the truth where there is one: a status that is ahead of it adds nothing. */
 TEST_RUN(test_file_goes_before_the_status)
 {
+    run.from_file = true;
     take(2, 200, 0, 10);
+    assert_near(run.totals.rounds, 0, 0);
     put_round(1, 5);
     put_round(2, 4);
     read_file();
