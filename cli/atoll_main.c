@@ -25,7 +25,7 @@ static const struct verb {
     {"repair", cmd_repair, "keep the undamaged rounds of a run", false},
     {"workers", cmd_workers, "list the workers that may join a run, enrol or readmit one", false},
     {"revoke", cmd_revoke, "take a worker's right to join away, and make a new join line", false},
-    {"keygen", cmd_keygen, "make the key of a worker before it joins", false},
+    {"keygen", cmd_keygen, "make the key of a worker, or of a run, beforehand", false},
     {"config", cmd_config, "print the configuration of a run, or list all keys", false},
     {"codec", cmd_codec, "list codecs, or measure one", false},
     /* Programs of the Python package. Any other program atoll-VERB on PATH is a verb, too. */
