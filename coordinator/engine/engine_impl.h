@@ -13,7 +13,6 @@
  *     engine_region.c      what happens upstream of a region
  *     engine_watch.c       alerts that follow time
  *     engine_report.c      status, waiting lines, summary
- *     engine_budget.c      run.max_hours, run.max_gb
  *     engine_work.c        opening rounds, closing fragments, the end
  *     engine_join.c        HELLO, JOIN, BIND
  *     engine_eval.c        evaluations
@@ -22,7 +21,8 @@
  *     engine_data.c        deltas in
  *     engine_checkpoint.c  writing and removing checkpoints
  *     engine_snapshot.c    snapshots for workers without a saved state
- *     engine_metrics.c     METRICS */
+ *     engine_metrics.c     METRICS
+ *     engine_budget.c      run.max_hours, run.max_gb */
 #ifndef COORDINATOR_ENGINE_IMPL_H
 #define COORDINATOR_ENGINE_IMPL_H
 
@@ -157,6 +157,8 @@ double engine_hours(const struct engine *e);
 double engine_gb(const struct engine *e);
 /* Once a second: sees whether a limit is reached, and journals the counters. */
 enum status engine_budget_watch(struct engine *e, struct err *err) MUST_CHECK;
+/* Sees whether a limit is reached. True: no further round opens, and with async no further assignment. */
+bool engine_budget_closes(struct engine *e);
 /* The counters survive the end of this process. */
 enum status engine_budget_keep(struct engine *e, struct err *err) MUST_CHECK;
 

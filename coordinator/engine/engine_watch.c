@@ -1,4 +1,4 @@
-/* Alerts that follow time: rounds that do not end, the disk, refused deltas, the budget. engine_alert_round has those
+/* Alerts that follow time: rounds that do not end, the disk, refused deltas. engine_alert_round has those
  * of a finished round. */
 #include <assert.h>
 #include <math.h>
@@ -104,22 +104,9 @@ static void watch_training(struct engine *e)
     engine_alert(e, &agreement, "%s", note);
 }
 
-static void watch_budget(struct engine *e)
-{
-    const double most[] = {e->config.run.max_hours, e->config.run.max_gb}, used[] = {engine_hours(e), engine_gb(e)};
-    static const char *const keys[] = {"run.max_hours", "run.max_gb"}, *const units[] = {"h", "GB"};
-    for (int i = 0; i < 2; i++) {
-        struct engine_alert alert = {.rule = ALERT_BUDGET, .subject = i, .fires = alert_budget(used[i], most[i])};
-        engine_alert(e, &alert, "%s of %s is used: %.3g of %g %s; at the limit the run stops with a checkpoint",
-                     most[i] > 0 ? units_percent(used[i] / most[i]).text : "", keys[i], used[i], most[i], units[i]);
-    }
-}
-
 void engine_watch(struct engine *e)
 {
-    if (e->ledger.done) return;
-    watch_budget(e);
-    if (!engine_serves(e)) return;
+    if (e->ledger.done || !engine_serves(e)) return;
     watch_rounds(e);
     watch_disk(e);
     watch_refused(e);

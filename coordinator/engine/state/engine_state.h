@@ -164,10 +164,9 @@ struct engine_watch {
 
 /* run.max_hours and run.max_gb. */
 struct engine_budget {
-    bool reached;                 /* no further work opens */
-    bool left;                    /* the process ends: workers are told and go */
-    uint64_t reached_us, left_us; /* times of these */
-    char text[ENGINE_NOTE_MAX];   /* the limit that was reached, and how to continue */
+    bool reached;               /* no further round opens */
+    uint64_t reached_us;        /* time of that */
+    char text[ENGINE_NOTE_MAX]; /* the limit that was reached, and how to continue */
 };
 
 /* Warnings that hold until their cause ends (engine_notes.c). */
