@@ -71,7 +71,9 @@ enum atoll_status {
     ATOLL_ORDER,       /* not allowed now: see the loop above */
     ATOLL_NOMEM,
     ATOLL_IO,
-    ATOLL_FAILED, /* the run cannot continue here; the text says why */
+    ATOLL_FAILED,  /* the run cannot continue here; the text says why */
+    ATOLL_STOPPED, /* the run has used up its budget; it continues with a larger one, and this worker with it. Programs
+                    * end with code 75 */
 };
 
 struct atoll_error {

@@ -87,6 +87,7 @@ enum refuse_code {
     REFUSE_GONE,            /* the requested object no longer exists: join again */
     REFUSE_MALFORMED,       /* the message does not decode */
     REFUSE_KEY,             /* the key of the connection may not send this: revoked, unknown, or of another worker */
+    REFUSE_SPENT,           /* the budget of the run is used up: the coordinator ends, and so does the worker */
 };
 enum reject_code {
     REJECT_LATE = 1,   /* the round closed without it */

@@ -62,6 +62,7 @@ struct options {
     size_t n_settings;
     char joined[OPTIONS_JOINED_MAX]; /* storage of settings given as two words */
     size_t joined_used;
+    bool spent;     /* the budget of the run is used up: a restart would end in the same way */
     uint64_t given; /* bit i: option i with a value was given */
 
     enum exit_code code; /* the run function of options_main may set it; EXIT_DONE otherwise */

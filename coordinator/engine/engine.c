@@ -212,6 +212,8 @@ enum status engine_tick(struct engine *e, uint64_t now_us, struct err *err)
     }
     TRY(pump(e, err));
     admission_limits_report(e);
+    engine_watch(e);
+    TRY(engine_budget_watch(e, err));
     emit_waiting(e);
     if (is_over(e)) e->finished = true;
     return STATUS_OK;
@@ -256,5 +258,6 @@ enum status engine_stop(struct engine *e, struct err *err)
         engine_flush_round(e, NAN, NAN); /* its evaluation follows after the next start */
         TRY(engine_checkpoint(e, err));
     }
+    TRY(engine_budget_keep(e, err));
     return journal_sync(&e->ledger.journal, err);
 }

@@ -133,6 +133,7 @@ void engine_watch_loss(struct engine *e, uint64_t round, double loss)
              "(checkpoints/round_%06llu, later before_jump_%06llu) until the loss is back",
              loss, (unsigned long long)round, limit, (unsigned long long)e->kept_round,
              (unsigned long long)e->kept_round, (unsigned long long)e->kept_round);
+    snprintf(e->watch.loss_text, sizeof e->watch.loss_text, "%.500s", text);
     engine_tell(e, text);
     engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
 }

@@ -11,6 +11,7 @@
  *     engine_presence.c    HEARTBEAT, LEAVE, eviction, revoked workers
  *     engine_dataset.c     hashes of the workers' data
  *     engine_region.c      what happens upstream of a region
+ *     engine_watch.c       alerts that follow time
  *     engine_report.c      status, waiting lines, summary
  *     engine_work.c        opening rounds, closing fragments, the end
  *     engine_join.c        HELLO, JOIN, BIND
@@ -20,13 +21,15 @@
  *     engine_data.c        deltas in
  *     engine_checkpoint.c  writing and removing checkpoints
  *     engine_snapshot.c    snapshots for workers without a saved state
- *     engine_metrics.c     METRICS */
+ *     engine_metrics.c     METRICS
+ *     engine_budget.c      run.max_hours, run.max_gb */
 #ifndef COORDINATOR_ENGINE_IMPL_H
 #define COORDINATOR_ENGINE_IMPL_H
 
 #include "coordinator/admission/admission.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/model/engine_model.h"
+#include "coordinator/engine/state/engine_alert.h"
 #include "coordinator/engine/state/engine_effects.h"
 #include "coordinator/engine/state/engine_notes.h"
 #include "coordinator/engine/state/engine_round.h"
@@ -143,6 +146,21 @@ enum status engine_region_take(struct engine *e, const struct engine_upstream *e
 const char *engine_waiting_kept(struct engine *e);
 /* Emits RESTART; the text names the workers that the run waits for, and the limit. */
 void engine_emit_restart(struct engine *e);
+
+/* --- engine_watch.c --- */
+/* Once a second: starts and ends alerts. */
+void engine_watch(struct engine *e);
+
+/* --- engine_budget.c --- */
+/* Used so far, by all processes of the run. */
+double engine_hours(const struct engine *e);
+double engine_gb(const struct engine *e);
+/* Once a second: sees whether a limit is reached, and journals the counters. */
+enum status engine_budget_watch(struct engine *e, struct err *err) MUST_CHECK;
+/* Sees whether a limit is reached. True: no further round opens, and with async no further assignment. */
+bool engine_budget_closes(struct engine *e);
+/* The counters survive the end of this process. */
+enum status engine_budget_keep(struct engine *e, struct err *err) MUST_CHECK;
 
 /* --- engine_dataset.c --- */
 /* Compares the hashes of this heartbeat with those of the other members; refuses sessions that differ. *refused_p: this

@@ -210,7 +210,7 @@ enum status engine_open_work(struct engine *e, bool *any_p, struct err *err)
 {
     struct ledger *l = &e->ledger;
     struct round_open open;
-    if (l->done || engine_eval_blocks(e)) return STATUS_OK;
+    if (l->done || engine_eval_blocks(e) || engine_budget_closes(e)) return STATUS_OK;
     TRY(seat_first(e, err));
     if (ledger_room(l) != STATUS_OK) return err_set(err, STATUS_NOMEM, "no memory for assignments");
     open.grants = l->grants;

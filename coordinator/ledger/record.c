@@ -112,6 +112,7 @@ static const struct {
     [RECORD_GRANT] = {"GRANT", grant_fields, NULL},
     [RECORD_SEAL] = {"SEAL", seal, NULL},
     [RECORD_JUMP] = {"JUMP", jump, NULL},
+    [RECORD_CLOCK] = {"CLOCK", record_clock_fields, NULL},
 };
 
 const char *record_name(uint16_t type)

@@ -57,6 +57,8 @@ struct store_ops {
 
     /* Bytes that the disk has left; UINT64_MAX: unknown. */
     uint64_t (*free_bytes)(struct store *s);
+    /* All bytes of that disk; UINT64_MAX: unknown. */
+    uint64_t (*total_bytes)(struct store *s);
 
     /* Copies, durably, the files that later checkpoints contain beside their model:
      * - the tokenizer and generation files of the Hugging Face folder `init_dir` (NULL: none), with `configs` also its

@@ -257,9 +257,10 @@ enum status worker_session_failure(struct worker_session *s, struct err *err)
                        s->options->dir);
     /* A refused key is a matter of the join line or the operator. */
     return err_set(err,
-                   code == REFUSE_KEY ? STATUS_INVALID
-                   : code             ? STATUS_REFUSED
-                                      : outer_loop_fault(s->loop),
+                   code == REFUSE_KEY     ? STATUS_INVALID
+                   : code == REFUSE_SPENT ? STATUS_SPENT
+                   : code                 ? STATUS_REFUSED
+                                          : outer_loop_fault(s->loop),
                    "%s", outer_loop_text(s->loop, 0));
 }
 

@@ -93,8 +93,8 @@ void worker_session_computed(struct worker_session *s);
 enum status worker_session_wait(struct worker_session *s, uint64_t timeout_us, struct err *err) MUST_CHECK;
 /* The wait is over: the next one is logged anew. */
 void worker_session_worked(struct worker_session *s);
-/* OUTER_FAILED: the error of on_config; INVALID: a refused key; REFUSED: another refusal; otherwise
- * outer_loop_fault. */
+/* OUTER_FAILED: the error of on_config; INVALID: a refused key; SPENT: the run's budget; REFUSED: another refusal;
+ * otherwise outer_loop_fault. */
 enum status worker_session_failure(struct worker_session *s, struct err *err) MUST_CHECK;
 
 /* Queues the record of a finished step for METRICS. step->age_us is ignored. */

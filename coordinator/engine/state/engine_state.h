@@ -2,6 +2,7 @@
  * Times are microseconds of the caller's clock. A part calls only parts further down in this list.
  *
  *     engine_round.c    writing records, and the round event that follows from them
+ *     engine_alert.c    alerts: starts, ends, and the rules that look at a finished round
  *     engine_notes.c    warnings that hold until their cause ends
  *     engine_effects.c  clock, sends, refusals, events
  *     engine_state.c    questions about the state
@@ -15,6 +16,7 @@
 #include "coordinator/engine/state/session.h"
 #include "coordinator/ledger/checkpoint.h"
 #include "coordinator/ledger/ledger.h"
+#include "coordinator/limits/alerts.h"
 #include "coordinator/limits/rate.h"
 #include "coordinator/limits/repeat.h"
 #include "coordinator/round/pace.h"
@@ -146,6 +148,27 @@ struct engine_initial {
     uint32_t n_others;
 };
 
+/* What the alerts follow. Not journaled. */
+struct engine_watch {
+    uint64_t at_us, rounds;           /* time of the last look, 0: none; rounds done then */
+    double round_s, workers_s;        /* since the last round ended: work was open; the run waited for workers */
+    double eval_s;                    /* of the open evaluation, while the run waits for it */
+    uint64_t disk_us;                 /* time of the next look at the disk */
+    struct alert_losses losses;       /* of training */
+    bool loss_jumps;                  /* alert_loss fires for them */
+    char loss_text[ALERT_TEXT_MAX];   /* of the loss that jumped */
+    uint64_t refused[ALERT_ROUNDS];   /* ring: refused deltas at the end of the latest rounds, without the late ones */
+    uint32_t next;                    /* the oldest of them */
+    char refused_name[WIRE_NAME_MAX]; /* the worker of the last one */
+};
+
+/* run.max_hours and run.max_gb. */
+struct engine_budget {
+    bool reached;               /* no further round opens */
+    uint64_t reached_us;        /* time of that */
+    char text[ENGINE_NOTE_MAX]; /* the limit that was reached, and how to continue */
+};
+
 /* Warnings that hold until their cause ends (engine_notes.c). */
 enum engine_note { ENGINE_NOTE_OVERSHOOT, ENGINE_NOTE_AGREEMENT, ENGINE_NOTE_RATES, ENGINE_NOTES };
 
@@ -210,8 +233,11 @@ struct engine {
     char link_text[384];             /* the last LINK event, while transfers take most of a round */
     double norm_ratio;               /* largest of the round, as in engine_event_round; 0: unknown */
     char norm_worker[WIRE_NAME_MAX];
-    struct outer_report outer_report;           /* of the running round */
-    char notes[ENGINE_NOTES][ENGINE_NOTE_MAX];  /* "": does not hold */
+    struct outer_report outer_report;          /* of the running round */
+    char notes[ENGINE_NOTES][ENGINE_NOTE_MAX]; /* "": does not hold */
+    struct alerts alerts;
+    struct engine_watch watch;
+    struct engine_budget budget;
     uint32_t agreeing;                          /* rounds in a row whose deltas were nearly equal */
     uint64_t differing[2];                      /* sessions whose learning rates differ */
     struct logged_text logged[ENGINE_REFUSALS]; /* the latest logged refusals */
