@@ -25,6 +25,7 @@ enum { WORKERS = 3, C = 2, ROUNDS = 12, SETTINGS_MAX = 24 };
 
 static struct rig rig;
 static struct err err;
+static bool assigned[WORKERS]; /* and not delivered */
 
 /* --- a run on a disk ---------------------------------------------------------------------------------------------- */
 
@@ -53,6 +54,7 @@ static void open_run(const char *run, const char *const *settings)
     struct store *store;
     err = (struct err){0};
     if (store_disk_open(&store, at(run), &err) != STATUS_OK) fail_msg("%s", err.msg);
+    memset(assigned, 0, sizeof assigned);
     if (rig_open_on(&rig, settings, store, &err) != STATUS_OK) fail_msg("%s: %s", run, err.msg);
 }
 
@@ -70,15 +72,23 @@ static uint64_t rounds(void)
     return sum.rounds;
 }
 
-static void deliver(int worker)
+static void take_tasks(void)
 {
     struct msg m;
-    bool any = false;
-    while (rig_take(&rig, worker, MSG_ASSIGN, &m)) {
-        rig.workers[worker].task = m.assign;
-        rig.workers[worker].id = m.assign.worker_id;
-        any = true;
-    }
+    for (int i = 0; i < WORKERS; i++)
+        while (rig_take(&rig, i, MSG_ASSIGN, &m)) {
+            rig.workers[i].task = m.assign;
+            rig.workers[i].id = m.assign.worker_id;
+            assigned[i] = true;
+        }
+    rig_forget(&rig);
+}
+
+static void deliver(int worker)
+{
+    take_tasks();
+    bool any = assigned[worker];
+    assigned[worker] = false;
     float level = (float)(1 + worker) * (worker == C ? -3 : 1) + 0.25f * (float)rig.workers[worker].task.round;
     for (uint32_t f = 0; any && f < rig.layout.n_fragments; f++) rig_deliver(&rig, worker, f, level);
 }
@@ -86,13 +96,13 @@ static void deliver(int worker)
 /* Lets `n` of the workers 0, 1, 2 deliver until the run has `to` rounds. */
 static void play(uint64_t to, int n)
 {
-    for (int turns = 0; rounds() < to; turns++) {
-        if (turns > 400) fail_msg("the run does not go on; it waits for %s", rig_waiting(&rig));
+    const uint64_t turns_most = 400 + 2 * to;
+    for (uint64_t turns = 0; rounds() < to; turns++) {
+        if (turns > turns_most) fail_msg("the run does not go on; it waits for %s", rig_waiting(&rig));
         for (int i = 0; i < n; i++) deliver(i);
         if (rounds() < to) rig_wait(&rig, 200000);
         for (int i = 0; i < WORKERS; i++)
             if (rig.workers[i].session) rig_catch_up(&rig, i);
-        rig.n_events = 0;
     }
 }
 
@@ -226,6 +236,7 @@ static void exclude_method(int i, uint64_t since, bool open_round)
     uint64_t hash = rig_theta_hash(&rig);
     close_run();
     play_run("whole", settings, ROUNDS, WORKERS);
+    assert_true(rig_theta_hash(&rig) != hash);
     if (open_round) deliver(0);
     close_run();
     take_back("whole", &(struct history_request){.exclude = "worker-2", .round = since}, &h);
@@ -244,6 +255,37 @@ TEST(test_exclude_gives_the_run_without_the_worker)
 {
     for (int i = 0; i < DDP; i++)
         for (uint64_t since = 0; since <= ROUNDS; since += i ? 5 : 1) exclude_method(i, since, since % 3 == 1);
+}
+
+/* Lossless deltas travel as the parameters that a worker reached, with the excluded part in what it started from. */
+TEST(test_exclude_moves_parameters_of_lossless_deltas)
+{
+    struct history h;
+    float want[RIG_PARAMS], whole[RIG_PARAMS];
+    double wrong = 0, moved = 0;
+    const char *const *settings =
+        settings_of((const char *const[]){"codec.up=fp32+lz4", "codec.down=fp32", NULL});
+    rig_moves_theta = true;
+    play_run("without", settings, 0, WORKERS);
+    play(ROUNDS, 2);
+    memcpy(want, engine_theta(rig.engine), sizeof want);
+    close_run();
+    play_run("whole", settings, ROUNDS, WORKERS);
+    memcpy(whole, engine_theta(rig.engine), sizeof whole);
+    close_run();
+    take_back("whole", &(struct history_request){.exclude = "worker-2"}, &h);
+    history_finish(&h);
+    check_audit("whole", ROUNDS);
+    open_run("whole", settings);
+    for (int i = 0; i < RIG_PARAMS; i++) {
+        wrong = fmax(wrong, fabs((double)engine_theta(rig.engine)[i] - (double)want[i]));
+        moved = fmax(moved, fabs((double)whole[i] - (double)want[i]));
+    }
+    close_run();
+    rig_moves_theta = false;
+    if (wrong > 1e-5 * moved) fail_msg("off by %g, where the worker moved the run by %g", wrong, moved);
+    remove_run("whole");
+    remove_run("without");
 }
 
 /* --- refusals ----------------------------------------------------------------------------------------------------- */
@@ -314,6 +356,169 @@ TEST(test_exclude_moves_the_versions_of_an_async_run)
     for (int i = 0; i < 2; i++) rig_join(&rig, i);
     play(now + 1, 2);
     close_run();
+    remove_run("whole");
+}
+
+/* --- audit -------------------------------------------------------------------------------------------------------- */
+
+/* The bytes of a segment of the run, in memory. */
+struct segment {
+    char path[FILEIO_PATH_MAX];
+    uint8_t *bytes;
+    size_t size;
+};
+
+static struct segment read_segment(const char *run, int number)
+{
+    struct segment s;
+    void *bytes;
+    snprintf(s.path, sizeof s.path, "%s/journal/%08d.log", at(run), number);
+    assert_int_equal(file_read(s.path, 1 << 28, &bytes, &s.size, &err), STATUS_OK);
+    s.bytes = bytes;
+    return s;
+}
+
+static void write_segment(const struct segment *s)
+{
+    assert_int_equal(file_write(s->path, s->bytes, s->size, &err), STATUS_OK);
+}
+
+static struct audit audit_wrong(const char *what)
+{
+    struct audit a;
+    audit("whole", &a);
+    if (!a.wrong) fail_msg("%s: the audit finds nothing", what);
+    return a;
+}
+
+TEST(test_audit_finds_one_flipped_bit_in_a_thousand_rounds)
+{
+    enum { FLIPS = 40, THOUSAND = 1000 };
+    char what[128];
+    uint64_t draw = 7;
+    play_run("whole", settings_of((const char *const[]){"train.max_steps=2100", "checkpoint.every=5000", NULL}), THOUSAND,
+             WORKERS);
+    close_run();
+    struct audit a;
+    audit("whole", &a);
+    if (a.wrong) fail_msg("%s", a.what);
+    assert_true(a.from == 0 && a.to == THOUSAND && a.updates == 2 * THOUSAND && a.deltas >= 4 * THOUSAND);
+    struct segment s = read_segment("whole", 1);
+    assert_true(s.size > 300000);
+    for (int i = 0; i < FLIPS; i++) {
+        draw = draw * 6364136223846793005u + 1442695040888963407u;
+        size_t at_byte = i == 0 ? s.size - 1 : i == 1 ? 0 : i == 2 ? 23 : (size_t)((draw >> 33) % s.size);
+        uint8_t bit = (uint8_t)(1u << (draw >> 61));
+        s.bytes[at_byte] ^= bit;
+        write_segment(&s);
+        snprintf(what, sizeof what, "bit %02x of byte %zu of %zu", bit, at_byte, s.size);
+        a = audit_wrong(what);
+        unsigned long long named = 0;
+        const char *place = strstr(a.what, "byte ");
+        if (!strstr(a.what, "journal/00000001.log") || !place || sscanf(place, "byte %llu", &named) != 1)
+            fail_msg("%s: %s", what, a.what);
+        if (named > at_byte || (at_byte > 24 && named + 4096 < at_byte)) fail_msg("%s: %s", what, a.what);
+        s.bytes[at_byte] ^= bit;
+    }
+    write_segment(&s);
+    audit("whole", &a);
+    assert_false(a.wrong);
+    mem_free(s.bytes);
+    remove_run("whole");
+}
+
+/* The record number `n` of this type. */
+static uint8_t *find_record(const struct segment *s, enum record_type type, int n)
+{
+    for (size_t i = JOURNAL_SEGMENT_HEADER; i < s->size;) {
+        uint8_t *head = s->bytes + i;
+        uint64_t size;
+        memcpy(&size, head + 8, sizeof size);
+        if (head[4] == type && !n--) return head;
+        i += JOURNAL_RECORD_HEADER + size;
+    }
+    fail_msg("no such record");
+    return NULL;
+}
+
+static void put_crc(uint8_t *to, const uint8_t *from, size_t size)
+{
+    uint32_t crc = crc32c(0, from, size);
+    memcpy(to, &crc, sizeof crc);
+}
+
+/* Gives a changed record checksums that fit. */
+static void seal(uint8_t *head)
+{
+    uint64_t size;
+    memcpy(&size, head + 8, sizeof size);
+    put_crc(head + 24, head + JOURNAL_RECORD_HEADER, size);
+    put_crc(head + 28, head, 28);
+}
+
+/* Somebody rewrites history, with right checksums. */
+TEST(test_audit_names_the_update_that_does_not_follow)
+{
+    play_run("whole", settings_of(NULL), 8, WORKERS);
+    close_run();
+    struct segment s = read_segment("whole", 2);
+    uint8_t *delta = find_record(&s, RECORD_DELTA, 1), *body = delta + JOURNAL_RECORD_HEADER;
+    uint64_t size;
+    memcpy(&size, delta + 8, sizeof size);
+    uint8_t *payload = body + RECORD_DELTA_HEAD, was = payload[20];
+    payload[20] ^= 1;
+    put_crc(body + 60, payload, size - RECORD_DELTA_HEAD);
+    seal(delta);
+    write_segment(&s);
+    struct audit a = audit_wrong("a changed delta");
+    if (!strstr(a.what, "round 4, fragment 1, version 4 (journal/00000002.log, byte ") ||
+        !strstr(a.what, "the deltas of worker-0, worker-1, worker-2 give parameters with hash "))
+        fail_msg("%s", a.what);
+    assert_int_equal(a.to, 3);
+    payload[20] = was;
+    put_crc(body + 60, payload, size - RECORD_DELTA_HEAD);
+    seal(delta);
+    uint8_t *update = find_record(&s, RECORD_UPDATE, 3);
+    memcpy(&size, update + 8, sizeof size);
+    update[JOURNAL_RECORD_HEADER + size - 8] ^= 1; /* its payload; the object ends with a checksum */
+    put_crc(update + JOURNAL_RECORD_HEADER + size - 4, update + JOURNAL_RECORD_HEADER + RECORD_CLOCK_BYTES,
+            size - RECORD_CLOCK_BYTES - 4);
+    seal(update);
+    write_segment(&s);
+    a = audit_wrong("a changed update");
+    if (!strstr(a.what, "round 5, fragment 1, version 5") || !strstr(a.what, "but other bytes than it sends"))
+        fail_msg("%s", a.what);
+    mem_free(s.bytes);
+    remove_run("whole");
+}
+
+static void flip_file(const char *name, size_t from_end)
+{
+    void *bytes;
+    size_t size;
+    assert_int_equal(file_read(tmpdir_path(name), 1 << 28, &bytes, &size, &err), STATUS_OK);
+    ((uint8_t *)bytes)[size - from_end] ^= 1;
+    assert_int_equal(file_write(tmpdir_path(name), bytes, size, &err), STATUS_OK);
+    mem_free(bytes);
+}
+
+TEST(test_audit_finds_a_changed_checkpoint)
+{
+    static const char *const files[] = {"whole/checkpoints/round_000006/model.safetensors",
+                                        "whole/checkpoints/round_000006/coordinator_state.bin",
+                                        "whole/checkpoints/round_000000/model.safetensors"};
+    play_run("whole", settings_of(NULL), 8, WORKERS);
+    close_run();
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        flip_file(files[i], 5);
+        struct audit a = audit_wrong(files[i]);
+        if (!strstr(a.what, i == 2 ? "round_000000" : "round_000006")) fail_msg("%s: %s", files[i], a.what);
+        flip_file(files[i], 5);
+    }
+    snprintf(err.msg, sizeof err.msg, "%s/journal/00000002.log", at("whole"));
+    assert_int_equal(unlink(err.msg), 0);
+    struct audit a = audit_wrong("a missing segment");
+    assert_non_null(strstr(a.what, "journal/00000002.log is missing"));
     remove_run("whole");
 }
 
