@@ -51,6 +51,7 @@ static const struct field welcome[] = {
     U32_IN(msg_welcome, heartbeat_ms, 1, UINT32_MAX),
     BOOL(msg_welcome, resume),
     BOOL(msg_welcome, shorter),
+    BOOL(msg_welcome, taken_back),
     U64(msg_welcome, assigned),
     COUNT(msg_welcome, n_fragments, 1, LAYOUT_FRAGMENTS_MAX),
     LIST(msg_welcome, current, n_fragments, wire_version_fields, LAYOUT_FRAGMENTS_MAX),

@@ -148,6 +148,7 @@ union small {
     struct round_upstream grant;
     struct record_seal seal;
     struct record_jump jump;
+    struct record_taken taken;
 };
 
 /* With a model: a change of settings (--change). The run may then be longer than before. */
@@ -249,6 +250,13 @@ static enum status fold_eval(struct ledger *l, const struct record_eval *m)
     return STATUS_OK;
 }
 
+static enum status fold_taken(struct ledger *l, const struct record_taken *taken)
+{
+    if (l->n_taken == LEDGER_TAKEN_MAX) memmove(l->taken, l->taken + 1, --l->n_taken * sizeof *l->taken);
+    l->taken[l->n_taken++] = *taken;
+    return STATUS_OK;
+}
+
 static enum status fold_done(struct ledger *l, const struct record_clock *clock)
 {
     l->clock = *clock;
@@ -281,6 +289,7 @@ static enum status fold(struct ledger *l, const struct journal_record *record, s
     case RECORD_SEAL: return round_fold_seal(&l->round, m.seal.round);
     case RECORD_JUMP: return fold_jump(l, &m.jump);
     case RECORD_CLOCK: l->clock = m.clock; return STATUS_OK;
+    case RECORD_TAKEN: return fold_taken(l, &m.taken);
     default: return STATUS_CORRUPT;
     }
 }
@@ -441,8 +450,9 @@ static enum status replay_update(struct ledger *l, const struct journal_record *
             close.ids[close.n++] = named[i].worker_id;
         }
     }
-    if (status == STATUS_OK && !l->region) status = update_compute(l, &close, &computed, err);
-    if (status == STATUS_OK && !l->region &&
+    bool computes = !l->region && !l->skims;
+    if (status == STATUS_OK && computes) status = update_compute(l, &close, &computed, err);
+    if (status == STATUS_OK && computes &&
         (computed.theta_hash != u.theta_hash || computed.payload_size != u.payload_size ||
          memcmp(computed.payload, u.payload, u.payload_size) != 0))
         status = other_update(err, record);

@@ -124,5 +124,7 @@ enum status store_list(struct store *s, store_list_fn list, uint64_t **list_p, s
  * - RUN/init/ (if a worker uploaded the initial model)
  * Creates missing folders and removes half-written files of a crash. Foreign files in these folders stay. */
 enum status store_disk_open(struct store **store_p, const char *run_dir, struct err *err) MUST_CHECK;
+/* For a reader: changes nothing there. The caller calls no function that writes. */
+enum status store_disk_open_read(struct store **store_p, const char *run_dir, struct err *err) MUST_CHECK;
 
 #endif

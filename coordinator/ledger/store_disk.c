@@ -219,30 +219,50 @@ static const struct store_ops disk_ops = {
     .close = store_disk_close,
 };
 
-enum status store_disk_open(struct store **store_p, const char *run_dir, struct err *err)
+static enum status make(struct store_disk **d_p, const char *run_dir, struct err *err)
 {
-    char path[FILEIO_PATH_MAX];
     if (strlen(run_dir) > FILEIO_PATH_MAX - 128)
         return err_set(err, STATUS_INVALID, "the path of the run folder is too long");
     struct store_disk *d = mem_alloc(1, sizeof *d);
     if (!d) return err_set(err, STATUS_NOMEM, "no memory for the store");
     *d = (struct store_disk){
         .base.ops = &disk_ops, .fd = -1, .read_fd = -1, .init.fd = -1, .spool.fd = -1, .dir = mem_strdup(run_dir)};
-    enum status status = d->dir ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for the store");
-    if (status == STATUS_OK) {
-        snprintf(path, sizeof path, "%s/journal", run_dir);
-        status = dir_make(path, err);
+    if (!d->dir) {
+        mem_free(d);
+        return err_set(err, STATUS_NOMEM, "no memory for the store");
     }
-    if (status == STATUS_OK) {
-        snprintf(path, sizeof path, "%s/checkpoints", run_dir);
-        status = dir_make(path, err);
-    }
-    if (status == STATUS_OK) status = init_folder_open(&d->init, run_dir, err);
-    if (status == STATUS_OK) status = store_disk_sweep(d, err);
+    *d_p = d;
+    return STATUS_OK;
+}
+
+static enum status prepare(struct store_disk *d, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    snprintf(path, sizeof path, "%s/journal", d->dir);
+    TRY(dir_make(path, err));
+    snprintf(path, sizeof path, "%s/checkpoints", d->dir);
+    TRY(dir_make(path, err));
+    TRY(init_folder_open(&d->init, d->dir, err));
+    return store_disk_sweep(d, err);
+}
+
+enum status store_disk_open(struct store **store_p, const char *run_dir, struct err *err)
+{
+    struct store_disk *d = NULL;
+    TRY(make(&d, run_dir, err));
+    enum status status = prepare(d, err);
     if (status != STATUS_OK) {
         store_disk_close(&d->base);
         return status;
     }
+    *store_p = &d->base;
+    return STATUS_OK;
+}
+
+enum status store_disk_open_read(struct store **store_p, const char *run_dir, struct err *err)
+{
+    struct store_disk *d = NULL;
+    TRY(make(&d, run_dir, err));
     *store_p = &d->base;
     return STATUS_OK;
 }

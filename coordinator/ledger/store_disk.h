@@ -5,6 +5,7 @@
  *     store_disk.c              open, close, journal segments, the spool
  *     store_disk_aside.c        damaged files are renamed, not removed
  *     store_disk_checkpoints.c  checkpoints/: one folder per checkpoint
+ *     store_disk_switch.c       a new history takes the place of the old one
  *     store_disk_files.c        tokenizer/: the files that checkpoints contain beside their models
  *     store_disk_base.c         errors, paths, lists, foreign files that are in the way */
 #ifndef COORDINATOR_STORE_DISK_H
@@ -91,5 +92,13 @@ enum status store_disk_checkpoint_put_aside(struct store *s, uint64_t round, cha
                                             struct err *err) MUST_CHECK;
 enum status store_disk_segment_put_aside(struct store *s, uint64_t segment, uint64_t keep, char *name, size_t cap,
                                          struct err *err) MUST_CHECK;
+
+/* --- store_disk_switch.c --- */
+#define STORE_SWITCH_TMP "take-back.tmp"
+#define STORE_SWITCH     "take-back"
+/* For the holder of the run folder's lock, before anything reads the folder: finishes an atoll rollback or exclude that
+ * was cut short, and removes what one that did not get so far prepared (coordinator/ledger/history/take_back.h).
+ * *switched_p: the run has another history now; aside[cap] gets the name of the folder with the old one. */
+enum status store_disk_switch(const char *run, bool *switched_p, char *aside, size_t cap, struct err *err) MUST_CHECK;
 
 #endif

@@ -46,6 +46,7 @@ worker:             common/base common/config common/os common/tensor wire gpu w
 coordinator/round:  common/base common/format common/config wire
 coordinator/outer:  common/base common/config common/tensor compress compress/topk wire coordinator/round
 coordinator/ledger: common/base common/format common/config common/os common/tensor compress wire coordinator/round coordinator/outer
+coordinator/ledger/history: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger
 coordinator/limits: common/base wire
 coordinator/engine/state: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/limits
 coordinator/admission: common/base common/config common/os compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/limits coordinator/engine/state
@@ -55,6 +56,7 @@ coordinator/report: common/base common/config common/os coordinator/engine/state
 coordinator:        common/base common/config common/os common/tensor compress wire coordinator/outer coordinator/ledger coordinator/admission coordinator/engine coordinator/report
 
 cli:                common/base common/config common/os common/tensor compress wire worker worker/model worker/replica worker/session coordinator coordinator/outer coordinator/ledger coordinator/admission
+cli/ledger:         common/base common/config common/os coordinator coordinator/ledger coordinator/ledger/history coordinator/admission cli
 cli/status:         common/base common/config common/os wire worker/session cli coordinator/run_folder.h
 cli/page:           common/base common/config common/os wire worker/session cli cli/status coordinator/run_folder.h
 cli/link:           common/base common/config common/os wire coordinator/run_folder.h cli

@@ -7,7 +7,7 @@
 #include "common/os/fileio.h"
 #include "coordinator/ledger/journal.h"
 #include "coordinator/ledger/record.h"
-#include "coordinator/ledger/repair.h"
+#include "coordinator/ledger/history/repair.h"
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/store/powercut.h"
 #include "tests/lib/store/store_mem.h"
