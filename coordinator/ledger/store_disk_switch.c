@@ -113,12 +113,15 @@ enum status store_disk_switch(const char *run, bool *switched_p, struct err *err
 {
     char path[FILEIO_PATH_MAX], suffix[SUFFIX_MAX];
     path_in(path, run, STORE_SWITCH, "");
+    temporary_sweep(path);
     *switched_p = there(path);
     for (size_t i = 0; i < MOVED && !*switched_p; i++) {
         path_in(path, run, moved[i], STORE_NEXT);
+        temporary_sweep(path);
         TRY(remove_tree(path, 0, err));
     }
     if (!*switched_p) return STATUS_OK;
+    path_in(path, run, STORE_SWITCH, "");
     TRY(read_suffix(path, suffix, err));
     for (size_t i = 0; i < MOVED; i++) TRY(exchange(run, moved[i], suffix, err));
     path_in(path, run, summary, "");
