@@ -53,7 +53,7 @@ static void done(const struct history *h, const char *run, const char *suffix)
                    name);
     text_print(stdout,
                "Continue the run with: atoll-coordinator --dir %s\n"
-               "All workers load a snapshot, and begin with fresh moments.\n",
+               "Workers whose state belongs to the old rounds load a snapshot, and begin with fresh moments.\n",
                run);
 }
 

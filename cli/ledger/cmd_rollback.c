@@ -22,7 +22,7 @@ static void done(const struct history *h, const char *run, const char *suffix)
     text_print(stdout, "moved   the old journal, checkpoints and metrics to %s/*%s\n", run, suffix);
     text_print(stdout,
                "Continue the run with: atoll-coordinator --dir %s\n"
-               "Workers that are ahead load a snapshot, and begin with fresh moments.\n",
+               "Workers whose state belongs to the old rounds load a snapshot, and begin with fresh moments.\n",
                run);
 }
 
