@@ -85,11 +85,10 @@ void run_dir_undo(const struct run_dir_before *before, const char *dir)
 /* An atoll rollback or exclude that was killed behind the point of no return. */
 static enum status finish_take_back(const char *dir, struct err *err)
 {
-    char aside[64];
     bool switched;
-    TRY(store_disk_switch(dir, &switched, aside, sizeof aside, err));
+    TRY(store_disk_switch(dir, &switched, err));
     if (switched)
-        log_warn("finished taking the run back, which was cut short; its old history is in %.300s/%s", dir, aside);
+        log_warn("finished taking the run back, which was cut short; its old history is in %.300s/*.taken-back-*", dir);
     return STATUS_OK;
 }
 

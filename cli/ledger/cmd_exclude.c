@@ -33,7 +33,7 @@ static enum status revoke_worker(const struct history *h, const char *run, struc
     return status;
 }
 
-static void done(const struct history *h, const char *run, const char *aside)
+static void done(const struct history *h, const char *run, const char *suffix)
 {
     const char *name = h->request.exclude;
     uint64_t deltas = 0;
@@ -45,7 +45,7 @@ static void done(const struct history *h, const char *run, const char *aside)
     else
         printf("merged    rounds %" PRIu64 " to %" PRIu64 " again: theta %016" PRIx64 "\n", h->kept + 1, h->rounds,
                h->theta_hash);
-    text_print(stdout, "moved     the old journal, checkpoints and metrics to %s/%s\n", run, aside);
+    text_print(stdout, "moved     the old journal, checkpoints and metrics to %s/*%s\n", run, suffix);
     if (h->request.keep_member)
         text_print(stdout, "%s keeps its key, and may take part again\n", name);
     else
@@ -53,7 +53,7 @@ static void done(const struct history *h, const char *run, const char *aside)
                    name);
     text_print(stdout,
                "Continue the run with: atoll-coordinator --dir %s\n"
-               "All workers load a snapshot, and begin with fresh moments.\n",
+               "Workers whose state belongs to the old rounds load a snapshot, and begin with fresh moments.\n",
                run);
 }
 
@@ -87,8 +87,8 @@ int cmd_exclude(int argc, char **argv)
         .about =
             "Take the deltas of a worker out of a stopped run: the rounds since then are merged again from the deltas\n"
             "of the other workers, and the run continues from the result. The journal must still hold those rounds.\n"
-            "The worker's keys are revoked. Nothing is deleted: the old journal, checkpoints and metrics go to\n"
-            "RUN/taken-back-DATE. What the others learned from parameters with its part in them stays.",
+            "The worker's keys are revoked. Nothing is deleted: the old journal, checkpoints and metrics get names\n"
+            "that end in .taken-back-DATE. What the others learned from parameters with its part in them stays.",
         OPTION_SPECS(specs),
         .args_min = 2,
         .args_max = 2,

@@ -8,7 +8,7 @@
 #include "common/base/units.h"
 #include "common/config/options.h"
 
-static void done(const struct history *h, const char *run, const char *aside)
+static void done(const struct history *h, const char *run, const char *suffix)
 {
     if (h->rounds)
         printf("kept    rounds 1 to %" PRIu64 ": theta %016" PRIx64 "\n", h->rounds, h->theta_hash);
@@ -19,10 +19,10 @@ static void done(const struct history *h, const char *run, const char *aside)
     for (size_t i = 0; i < h->n_workers; i++)
         if (h->workers[i].deltas)
             text_print(stdout, "taken   %" PRIu64 " deltas of %s\n", h->workers[i].deltas, h->workers[i].name);
-    text_print(stdout, "moved   the old journal, checkpoints and metrics to %s/%s\n", run, aside);
+    text_print(stdout, "moved   the old journal, checkpoints and metrics to %s/*%s\n", run, suffix);
     text_print(stdout,
                "Continue the run with: atoll-coordinator --dir %s\n"
-               "Workers that are ahead load a snapshot, and begin with fresh moments.\n",
+               "Workers whose state belongs to the old rounds load a snapshot, and begin with fresh moments.\n",
                run);
 }
 
@@ -47,7 +47,7 @@ int cmd_rollback(int argc, char **argv)
         .about =
             "Take the newest rounds of a stopped run back: it stands again where it stood after round ROUND, and\n"
             "continues from there. The round must lie behind the oldest checkpoint that the run still has. Nothing is\n"
-            "deleted: the old journal, checkpoints and metrics go to RUN/taken-back-DATE.",
+            "deleted: the old journal, checkpoints and metrics get names that end in .taken-back-DATE.",
         OPTION_SPECS(specs),
         .args_min = 1,
         .args_max = 1,

@@ -1,35 +1,31 @@
 #include "cli/ledger/take_back.h"
 
-#include <stdio.h>
-
 #include "cli/ledger/metrics_cut.h"
 #include "cli/ledger/stopped_run.h"
-#include "common/base/mem.h"
 #include "coordinator/ledger/history/take_back.h"
+#include "coordinator/ledger/store_disk.h"
+#include "coordinator/run_folder.h"
 
-static enum status write_metrics(const struct take_back *t, const struct history *h, struct err *err)
+static enum status write_metrics(const char *run, const struct history *h, struct err *err)
 {
-    char from[FILEIO_PATH_MAX + 32], to[FILEIO_PATH_MAX + 32];
-    snprintf(from, sizeof from, "%s/metrics.jsonl", t->run);
-    snprintf(to, sizeof to, "%s/metrics.jsonl", t->new_run);
+    char from[FILEIO_PATH_MAX], to[FILEIO_PATH_MAX];
+    TRY(run_folder_path(from, sizeof from, run, "metrics.jsonl", err));
+    TRY(run_folder_path(to, sizeof to, run, "metrics.jsonl" STORE_NEXT, err));
     return metrics_cut(from, to, h, err);
 }
 
 static enum status exchange(const char *run, const struct take_back_request *request, struct history *h,
                             struct store *store, struct err *err)
 {
-    struct take_back *t = mem_alloc(1, sizeof *t);
-    char aside[64];
-    if (!t) return err_set(err, STATUS_NOMEM, "no memory to take the run back");
-    enum status status = take_back_prepare(t, run, h, store, err);
-    if (status == STATUS_OK) status = write_metrics(t, h, err);
+    char suffix[64];
+    enum status status = take_back_prepare(run, h, store, err);
+    if (status == STATUS_OK) status = write_metrics(run, h, err);
     if (status == STATUS_OK && request->ready) status = request->ready(h, run, err);
-    if (status == STATUS_OK) status = take_back_commit(t, aside, sizeof aside, err);
+    if (status == STATUS_OK) status = take_back_commit(run, suffix, sizeof suffix, err);
     if (status == STATUS_OK)
-        request->done(h, run, aside);
+        request->done(h, run, suffix);
     else
-        take_back_abort(t);
-    mem_free(t);
+        take_back_abort(run);
     return status;
 }
 

@@ -40,7 +40,7 @@ static enum status segment_begin(struct store *s, uint64_t segment, struct err *
     char path[FILEIO_PATH_MAX];
     TRY(open_segment(d, segment, O_CREAT | O_EXCL, err));
     d->size = 0;
-    snprintf(path, sizeof path, "%s/journal", d->dir);
+    snprintf(path, sizeof path, "%s/journal%s", d->dir, d->next);
     return dir_sync(path, err);
 }
 
@@ -139,7 +139,7 @@ static uint64_t total_bytes(struct store *s)
 static enum status segment_list(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
-    snprintf(path, sizeof path, "%s/journal", store_disk_of(s)->dir);
+    snprintf(path, sizeof path, "%s/journal%s", store_disk_of(s)->dir, store_disk_of(s)->next);
     return store_disk_list_numbers(path, "", ".log", out, cap, n_p, err);
 }
 
@@ -219,14 +219,14 @@ static const struct store_ops disk_ops = {
     .close = store_disk_close,
 };
 
-static enum status make(struct store_disk **d_p, const char *run_dir, struct err *err)
+static enum status make(struct store_disk **d_p, const char *run_dir, const char *next, struct err *err)
 {
     if (strlen(run_dir) > FILEIO_PATH_MAX - 128)
         return err_set(err, STATUS_INVALID, "the path of the run folder is too long");
     struct store_disk *d = mem_alloc(1, sizeof *d);
     if (!d) return err_set(err, STATUS_NOMEM, "no memory for the store");
     *d = (struct store_disk){
-        .base.ops = &disk_ops, .fd = -1, .read_fd = -1, .init.fd = -1, .spool.fd = -1, .dir = mem_strdup(run_dir)};
+        .base.ops = &disk_ops, .fd = -1, .read_fd = -1, .init.fd = -1, .spool.fd = -1, .next = next, .dir = mem_strdup(run_dir)};
     if (!d->dir) {
         mem_free(d);
         return err_set(err, STATUS_NOMEM, "no memory for the store");
@@ -238,19 +238,25 @@ static enum status make(struct store_disk **d_p, const char *run_dir, struct err
 static enum status prepare(struct store_disk *d, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
-    snprintf(path, sizeof path, "%s/journal", d->dir);
+    snprintf(path, sizeof path, "%s/journal%s", d->dir, d->next);
     TRY(dir_make(path, err));
-    snprintf(path, sizeof path, "%s/checkpoints", d->dir);
-    TRY(dir_make(path, err));
+    snprintf(path, sizeof path, "%s/checkpoints%s", d->dir, d->next);
+    return dir_make(path, err);
+}
+
+static enum status open_now(struct store_disk *d, struct err *err)
+{
+    TRY(prepare(d, err));
     TRY(init_folder_open(&d->init, d->dir, err));
     return store_disk_sweep(d, err);
 }
 
-enum status store_disk_open(struct store **store_p, const char *run_dir, struct err *err)
+static enum status open_with(struct store **store_p, const char *run_dir, const char *next,
+                             enum status (*ready)(struct store_disk *d, struct err *err), struct err *err)
 {
     struct store_disk *d = NULL;
-    TRY(make(&d, run_dir, err));
-    enum status status = prepare(d, err);
+    TRY(make(&d, run_dir, next, err));
+    enum status status = ready(d, err);
     if (status != STATUS_OK) {
         store_disk_close(&d->base);
         return status;
@@ -259,10 +265,23 @@ enum status store_disk_open(struct store **store_p, const char *run_dir, struct 
     return STATUS_OK;
 }
 
+enum status store_disk_open(struct store **store_p, const char *run_dir, struct err *err)
+{
+    return open_with(store_p, run_dir, "", open_now, err);
+}
+
+enum status store_disk_open_next(struct store **store_p, const char *run_dir, struct err *err)
+{
+    return open_with(store_p, run_dir, STORE_NEXT, prepare, err);
+}
+
+static enum status ready_to_read(struct store_disk *d, struct err *err)
+{
+    (void)d, (void)err;
+    return STATUS_OK;
+}
+
 enum status store_disk_open_read(struct store **store_p, const char *run_dir, struct err *err)
 {
-    struct store_disk *d = NULL;
-    TRY(make(&d, run_dir, err));
-    *store_p = &d->base;
-    return STATUS_OK;
+    return open_with(store_p, run_dir, "", ready_to_read, err);
 }

@@ -21,7 +21,8 @@
 
 struct store_disk {
     struct store base;
-    char *dir; /* RUN */
+    char *dir;        /* RUN */
+    const char *next; /* behind the names of its folders there: "", or STORE_NEXT; static */
     int fd;    /* the segment open for appending, or -1 */
     uint64_t segment, size;
     int read_fd; /* the segment read last, or -1 */
@@ -94,11 +95,18 @@ enum status store_disk_segment_put_aside(struct store *s, uint64_t segment, uint
                                          struct err *err) MUST_CHECK;
 
 /* --- store_disk_switch.c --- */
-#define STORE_SWITCH_TMP "take-back.tmp"
-#define STORE_SWITCH     "take-back"
-/* For the holder of the run folder's lock, before anything reads the folder: finishes an atoll rollback or exclude that
- * was cut short, and removes what one that did not get so far prepared (coordinator/ledger/history/take_back.h).
- * *switched_p: the run has another history now; aside[cap] gets the name of the folder with the old one. */
-enum status store_disk_switch(const char *run, bool *switched_p, char *aside, size_t cap, struct err *err) MUST_CHECK;
+/* A new history of the run is prepared as RUN/journal.take-back, ..., beside the old one. With the file RUN/take-back,
+ * which holds the suffix that the old names get, the new history counts (coordinator/ledger/history/take_back.h). */
+#define STORE_NEXT   ".take-back"
+#define STORE_SWITCH "take-back"
+/* Opens the store of the new history. */
+enum status store_disk_open_next(struct store **store_p, const char *run_dir, struct err *err) MUST_CHECK;
+/* The new history counts from here on. `suffix`: ".taken-back-20261128-143015". */
+enum status store_disk_switch_decide(const char *run, const char *suffix, struct err *err) MUST_CHECK;
+/* For the holder of the run folder's lock, before anything reads the folder: gives the new history the names of the old
+ * one, if it counts; otherwise removes what was prepared. *switched_p: the run has another history now. */
+enum status store_disk_switch(const char *run, bool *switched_p, struct err *err) MUST_CHECK;
+/* Writes a suffix for the old names that is free. */
+enum status store_disk_switch_suffix(const char *run, char *suffix, size_t cap, struct err *err) MUST_CHECK;
 
 #endif

@@ -1,11 +1,12 @@
 /* Takes rounds of a stopped run back. The result is another run folder content, which the caller puts in place of the
  * old one (coordinator/ledger/history/take_back.h).
  *
- * - Rollback: the run stands where it stood when `round` rounds were merged, before the next one opened.
+ * - Rollback: the run stands where it stood when `round` rounds were merged and the next one had opened: its workers get
+ *   the same samples again, so one that still has its delta of that round may send it.
  * - Exclude: from round `round` on, the journal is written again without the deltas of one worker. Deltas of the others
  *   are replayed as they are; each outer step is computed from what remains, and its update gets the version that it
  *   would have had. The result is the run in which that worker was assigned and never delivered. Evaluations, the end
- *   of the run and an open round are left out: the next start makes them again.
+ *   of the run and deltas of the round that is open are left out: the next start makes them again.
  * - A record TAKEN stands in the journal where the old history ends; later checkpoints list it.
  *
  * A plan reads the journal without computing outer steps. Only history_write computes, and it checks each update that

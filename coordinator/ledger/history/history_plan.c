@@ -14,8 +14,8 @@ struct skim {
     struct past *past;
     uint64_t want;             /* rounds that stay; UINT64_MAX: up to the first delta of the excluded worker */
     bool found;                /* h->cut is set */
-    struct journal_ref opened; /* barrier: begin of the record that opened the newest round */
-    bool half;                 /* that round is not complete */
+    struct journal_ref opened, opened_end; /* barrier: the record that opened the newest round, and its end */
+    bool half;                             /* that round is not complete */
     uint64_t alone;            /* exclude: the first round that only that worker delivered, + 1; 0: none */
     struct update_named *named;
 };
@@ -93,8 +93,12 @@ static enum status skim_visit(void *ctx, const struct journal_record *record, st
     struct skim *s = ctx;
     const struct round *r = &s->past->ledger.round;
     bool opens = record->type == RECORD_OPEN && !r->open && !s->h->async;
-    if (opens) s->opened = past_begin(record->at);
-    if (!s->found && (opens || s->h->async) && round_done(r) >= s->want) cut_at(s, past_begin(record->at));
+    if (opens) {
+        s->opened = past_begin(record->at);
+        s->opened_end = (struct journal_ref){record->at.segment, record->at.offset + record->size};
+    }
+    if (!s->found && (opens || s->h->async) && round_done(r) >= s->want)
+        cut_at(s, opens && !s->h->request.exclude ? s->opened_end : past_begin(record->at));
     enum status status = STATUS_OK;
     if (record->type == RECORD_DELTA) status = count_delta(s, record, err);
     if (record->type == RECORD_UPDATE) status = count_update(s, record);
@@ -114,13 +118,13 @@ static enum status skim(struct skim *s, const struct checkpoint_info *from, stru
     p->ledger.skims = true;
     s->h->async = p->config->train.method == METHOD_ASYNC;
     s->h->base = from->round;
-    s->opened = begin; /* its round may be open already */
+    s->opened = s->opened_end = begin; /* its round may be open already */
     if (p->ledger.round.open && from->round == s->want) cut_at(s, begin);
     TRY(past_read(p, begin, end, skim_visit, s, err));
     s->half = p->ledger.round.open;
     s->h->before = round_done(&p->ledger.round);
     s->h->tokens = p->ledger.round.tokens;
-    s->h->end = s->half ? s->opened : end;
+    s->h->end = s->half ? s->opened_end : end;
     return STATUS_OK;
 }
 

@@ -355,8 +355,7 @@ static enum status save(struct history *h, struct ledger *l, struct store *to, s
     h->new_tokens = l->round.tokens;
     h->theta_hash = layout_theta_hash(&l->layout, l->outer.theta);
     TRY(checkpoint_save(l, to, h->rounds, segment, err));
-    l->journal.dirty = true; /* the header of the segment */
-    return journal_sync(&l->journal, err);
+    return to->ops->sync(to, err); /* without a mark, which nothing would sync */
 }
 
 enum status history_write(struct history *h, struct store *from, struct store *to, uint64_t time_s, struct err *err)

@@ -69,19 +69,20 @@ static enum status copy_head(const char *from, const char *to, uint64_t size, st
     return status;
 }
 
-static enum status share_segments(const struct take_back *t, const struct history *h, struct err *err)
+static enum status share_segments(const char *run, const struct history *h, struct err *err)
 {
     char name[64], from[FILEIO_PATH_MAX], to[FILEIO_PATH_MAX], folder[FILEIO_PATH_MAX];
     for (uint64_t i = h->first; i <= h->cut.segment; i++) {
         snprintf(name, sizeof name, "journal/%08llu.log", (unsigned long long)i);
-        TRY(path_of(from, t->run, name, err));
-        TRY(path_of(to, t->new_run, name, err));
+        TRY(path_of(from, run, name, err));
+        snprintf(name, sizeof name, "journal" STORE_NEXT "/%08llu.log", (unsigned long long)i);
+        TRY(path_of(to, run, name, err));
         if (i == h->cut.segment)
             TRY(copy_head(from, to, h->cut.offset, err));
         else if (file_exists(from)) /* a damaged one that was put aside is in neither history */
             TRY(share(from, to, err));
     }
-    TRY(path_of(folder, t->new_run, "journal", err));
+    TRY(path_of(folder, run, "journal" STORE_NEXT, err));
     return dir_sync(folder, err);
 }
 
@@ -110,8 +111,7 @@ static enum status share_folder(const char *from, const char *to, struct err *er
     return status == STATUS_OK ? dir_sync(to, err) : status;
 }
 
-static enum status share_checkpoints(const struct take_back *t, const struct history *h, struct store *store,
-                                     struct err *err)
+static enum status share_checkpoints(const char *run, const struct history *h, struct store *store, struct err *err)
 {
     char name[64], from[FILEIO_PATH_MAX], to[FILEIO_PATH_MAX], folder[FILEIO_PATH_MAX];
     uint64_t *rounds;
@@ -123,59 +123,40 @@ static enum status share_checkpoints(const struct take_back *t, const struct his
         if (checkpoint_look(store, rounds[i], &info, NULL) != STATUS_OK) continue; /* damaged */
         if (info.segment < h->first || !history_keeps(h, rounds[i], info.segment)) continue;
         snprintf(name, sizeof name, "checkpoints/round_%06llu", (unsigned long long)rounds[i]);
-        status = path_of(from, t->run, name, err);
-        if (status == STATUS_OK) status = path_of(to, t->new_run, name, err);
+        status = path_of(from, run, name, err);
+        snprintf(name, sizeof name, "checkpoints" STORE_NEXT "/round_%06llu", (unsigned long long)rounds[i]);
+        if (status == STATUS_OK) status = path_of(to, run, name, err);
         if (status == STATUS_OK) status = share_folder(from, to, err);
     }
     mem_free(rounds);
     TRY(status);
-    TRY(path_of(folder, t->new_run, "checkpoints", err));
+    TRY(path_of(folder, run, "checkpoints" STORE_NEXT, err));
     return dir_sync(folder, err);
 }
 
-/* New checkpoints get the tokenizer files of the run. */
-static enum status name_tokenizer(const struct take_back *t, struct err *err)
-{
-    char path[FILEIO_PATH_MAX];
-    TRY(path_of(path, t->new_run, "tokenizer", err));
-    return symlink("../../tokenizer", path) ? store_disk_fail(err, "link", path) : STATUS_OK;
-}
-
-enum status take_back_prepare(struct take_back *t, const char *run, struct history *h, struct store *store,
-                              struct err *err)
+enum status take_back_prepare(const char *run, struct history *h, struct store *store, struct err *err)
 {
     struct store *to;
-    TRY(path_of(t->run, run, "", err));
-    t->run[strlen(t->run) - 1] = '\0';
-    TRY(path_of(t->new_run, run, STORE_SWITCH_TMP "/new", err));
     TRY(check_disks(run, err));
-    TRY(dir_make(t->new_run, err));
-    TRY(name_tokenizer(t, err));
-    TRY(store_disk_open(&to, t->new_run, err));
-    enum status status = share_segments(t, h, err);
-    if (status == STATUS_OK) status = share_checkpoints(t, h, store, err);
+    TRY(store_disk_open_next(&to, run, err));
+    enum status status = share_segments(run, h, err);
+    if (status == STATUS_OK) status = share_checkpoints(run, h, store, err);
     if (status == STATUS_OK) status = history_write(h, store, to, (uint64_t)time(NULL), err);
     to->ops->close(to);
     return status;
 }
 
-enum status take_back_commit(const struct take_back *t, char *aside, size_t cap, struct err *err)
+enum status take_back_commit(const char *run, char *suffix, size_t cap, struct err *err)
 {
-    char from[FILEIO_PATH_MAX], to[FILEIO_PATH_MAX];
-    bool any;
-    TRY(path_of(from, t->run, STORE_SWITCH_TMP, err));
-    TRY(path_of(to, t->run, STORE_SWITCH, err));
-    TRY(dir_sync(t->new_run, err));
-    TRY(dir_sync(from, err));
-    if (rename(from, to)) return store_disk_fail(err, "rename", from);
-    TRY(dir_sync(t->run, err));
-    return store_disk_switch(t->run, &any, aside, cap, err);
+    bool switched;
+    TRY(store_disk_switch_suffix(run, suffix, cap, err));
+    TRY(store_disk_switch_decide(run, suffix, err));
+    return store_disk_switch(run, &switched, err);
 }
 
-void take_back_abort(const struct take_back *t)
+void take_back_abort(const char *run)
 {
-    char aside[64];
-    bool any;
-    if (store_disk_switch(t->run, &any, aside, sizeof aside, NULL) != STATUS_OK) { /* the next start tries again */
+    bool switched;
+    if (store_disk_switch(run, &switched, NULL) != STATUS_OK) { /* the next start tries again */
     }
 }

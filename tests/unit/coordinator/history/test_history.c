@@ -127,17 +127,16 @@ static uint64_t continue_run(const char *run, const char *const *settings, uint6
 
 static enum status try_take_back(const char *run, const struct history_request *request, struct history *h)
 {
-    static struct take_back t;
     struct store *store;
-    char aside[64];
+    char suffix[64];
     err = (struct err){0};
     enum status status = store_disk_open(&store, at(run), &err);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
     status = history_plan(h, request, store, &err);
     if (status == STATUS_OK) {
-        status = take_back_prepare(&t, at(run), h, store, &err);
-        if (status == STATUS_OK) status = take_back_commit(&t, aside, sizeof aside, &err);
-        if (status != STATUS_OK) take_back_abort(&t);
+        status = take_back_prepare(at(run), h, store, &err);
+        if (status == STATUS_OK) status = take_back_commit(at(run), suffix, sizeof suffix, &err);
+        if (status != STATUS_OK) take_back_abort(at(run));
     }
     store->ops->close(store);
     return status;
@@ -319,7 +318,7 @@ TEST(test_refusals_name_what_is_possible)
     refused(&(struct history_request){.exclude = "worker-2", .round = 9}, STATUS_INVALID, "possible are 10 to 12");
     refused(&(struct history_request){.exclude = "worker-2", .round = 13}, STATUS_INVALID, "possible are 10 to 12");
     assert_int_equal(stat(tmpdir_path("whole/" STORE_SWITCH), &st), -1); /* nothing was prepared */
-    assert_int_equal(stat(tmpdir_path("whole/" STORE_SWITCH_TMP), &st), -1);
+    assert_int_equal(stat(tmpdir_path("whole/journal" STORE_NEXT), &st), -1);
     remove_run("whole");
 }
 
