@@ -43,6 +43,7 @@ def garbage():
         for _ in range(i % 4):
             data[random.randrange(len(data))] = random.randrange(256)
         with dial() as s:
+            s.settimeout(0.2)
             try:
                 s.sendall(data)
                 s.shutdown(socket.SHUT_WR)
@@ -129,6 +130,8 @@ def streams():
 
 
 for attack in (garbage, large_heads, idle, streams):
+    begin = time.monotonic()
     attack()
+    print(f"{attack.__name__}: {time.monotonic() - begin:.1f} s")
     memory(attack.__name__)
 print(f"memory at the end: {memory('end')} kB")

@@ -25,10 +25,11 @@ serve page.log run --interval 0.5
 shots=${PAGE_SHOTS:-$WORK}
 start browser.log python3 "$HERE/page/browser.py" "$port" "$shots"
 browser=$pid
-until_true 120 "the checks in the browser" eval 'grep -q ^ready browser.log || ! kill -0 $browser'
+says() { grep -q "^$1" browser.log || ! kill -0 "$browser"; } # WORD: also when the browser failed
+until_true 120 "the checks in the browser" says ready
 kill -TERM "$page"
 finish "$page" 10 0 "the page"
-until_true 60 "the outage in the browser" eval 'grep -q ^outage browser.log || ! kill -0 $browser'
+until_true 60 "the outage in the browser" says outage
 start page.log "$BIN/atoll" page run --listen "127.0.0.1:$port"
 page=$pid
 finish "$browser" 60 0 "the browser"

@@ -55,7 +55,7 @@ query() {
     timeout 5 cat <&7
     exec 7>&-
 }
-answers() { query "$1" 2>/dev/null | grep -q "$2"; }
+answers() { grep -q "$2" <<<"$(query "$1" 2>/dev/null)"; }
 until_true 30 "a scrape" answers 'up{job="atoll"}' '"1"\]'
 answers 'atoll_rounds_total' '"value":\[[0-9.]*,"[1-9]' || fail "the rounds: $(query atoll_rounds_total)"
 until_true 20 "a rate of rounds" answers 'rate(atoll_rounds_total[10s]) > 0' '"value"'
