@@ -46,7 +46,8 @@ static enum status read_token(struct page *p, struct err *err)
                        p->listen);
     if (!p->token && !run_folder_has(run, "."))
         return err_set(err, STATUS_INVALID,
-                       "others can reach %s, and %s has no page-token, because it does not exist yet: give --token FILE",
+                       "others can reach %s, and %s, which would hold the page-token, does not exist yet: give "
+                       "--token FILE",
                        p->listen, run);
     if (!p->token) TRY(run_folder_path(path, sizeof path, run, "page-token", err));
     return page_access_read(&p->access, p->token ? p->token : path, err);

@@ -81,7 +81,8 @@ static enum status make(const char *path, struct err *err)
 static bool is_token(const char *text)
 {
     size_t n = strlen(text);
-    return n >= PAGE_TOKEN_MIN && !text[strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")];
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~";
+    return n >= PAGE_TOKEN_MIN && !text[strspn(text, allowed)];
 }
 
 enum status page_access_read(struct page_access *access, const char *path, struct err *err)

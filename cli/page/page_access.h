@@ -15,7 +15,7 @@ enum { PAGE_TOKEN_MIN = 16, PAGE_TOKEN_MAX = 256 };
 
 struct page_access {
     char token[PAGE_TOKEN_MAX + 1]; /* "": none */
-    char cookie[32];                /* name of the cookie: it has the port, because browsers share cookies among ports */
+    char cookie[32];                /* name of the cookie; it has the port: browsers share cookies among ports */
     char host[256];                 /* of --listen, without brackets */
 };
 

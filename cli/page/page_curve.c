@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <math.h>
 
-
 void curve_reset(struct page_curve *curve)
 {
     curve->n = curve->changed = 0;
@@ -51,8 +50,8 @@ void curve_add(struct page_curve *curve, uint64_t round, const struct curve_plac
     if (!isfinite(loss)) return;
     if (curve->n && round <= curve->points[curve->n - 1].last) curve_cut(curve, round);
     if (curve->n == CURVE_MAX && curve->points[CURVE_MAX - 1].n >= curve->stride) halve(curve);
-    const struct curve_point point = {.first = round, .last = round, .place = *place, .sum = loss, .least = loss,
-                                      .largest = loss, .n = 1};
+    const struct curve_point point = {
+        .first = round, .last = round, .place = *place, .sum = loss, .least = loss, .largest = loss, .n = 1};
     if (curve->n && curve->points[curve->n - 1].n < curve->stride)
         merge(&curve->points[curve->n - 1], &point);
     else

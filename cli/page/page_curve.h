@@ -18,10 +18,10 @@ struct curve_place {
 };
 
 struct curve_point {
-    uint64_t first, last;      /* rounds */
-    struct curve_place place;  /* of the last one */
+    uint64_t first, last;       /* rounds */
+    struct curve_place place;   /* of the last one */
     double sum, least, largest; /* of the losses */
-    uint32_t n;                /* losses */
+    uint32_t n;                 /* losses */
 };
 
 struct page_curve {

@@ -35,7 +35,8 @@ struct page_peer *page_guard_open(struct page_guard *guard, int fd)
     *peer = (struct page_peer){.fd = fd, .since_us = clock_monotonic_us()};
     pthread_mutex_lock(&guard->lock);
     if (guard->pending >= GUARD_PENDING_MAX) end_oldest(guard);
-    for (last = &guard->first; *last; last = &(*last)->next) {}
+    for (last = &guard->first; *last; last = &(*last)->next) {
+    }
     *last = peer;
     guard->pending++;
     pthread_mutex_unlock(&guard->lock);

@@ -25,15 +25,14 @@ static bool split(const char *where, char host[PAGE_HOST_MAX], const char **port
     if (!n || n >= PAGE_HOST_MAX) return false;
     memcpy(host, where, n);
     host[n] = 0;
-    return **port_p && !(*port_p)[strspn(*port_p, "0123456789")] && strlen(*port_p) <= 5 && atoi(*port_p) <= UINT16_MAX;
+    return **port_p && !(*port_p)[strspn(*port_p, "0123456789")] && strtoul(*port_p, NULL, 10) <= UINT16_MAX;
 }
 
 static bool is_loopback(const struct sockaddr *a)
 {
     if (a->sa_family == AF_INET)
         return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
-    return a->sa_family == AF_INET6 &&
-           IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
+    return a->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
 }
 
 static bool is_everywhere(const struct sockaddr *a)
@@ -47,7 +46,8 @@ static unsigned port_of(int fd)
     struct sockaddr_storage a;
     socklen_t size = sizeof a;
     if (getsockname(fd, (struct sockaddr *)&a, &size)) return 0;
-    return ntohs(a.ss_family == AF_INET ? ((struct sockaddr_in *)&a)->sin_port : ((struct sockaddr_in6 *)&a)->sin6_port);
+    return ntohs(a.ss_family == AF_INET ? ((struct sockaddr_in *)&a)->sin_port
+                                        : ((struct sockaddr_in6 *)&a)->sin6_port);
 }
 
 static void name_address(struct page_listener *l, const struct sockaddr *a)
@@ -83,6 +83,7 @@ enum status page_listen(struct page_listener *l, const char *where, struct err *
     if (bound) return STATUS_OK;
     if (l->fd >= 0) close(l->fd);
     if (error == EADDRINUSE)
-        return err_set(err, STATUS_INVALID, "another program listens on %.200s: choose another port with --listen", where);
+        return err_set(err, STATUS_INVALID, "another program listens on %.200s: choose another port with --listen",
+                       where);
     return err_set(err, STATUS_IO, "cannot listen on %.200s: %s", where, strerror(error));
 }

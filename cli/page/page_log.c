@@ -10,9 +10,9 @@
 #include "coordinator/run_folder.h"
 
 enum {
-    BUFFER = 1 << 20,      /* bytes; a longer line is no line of a coordinator, and is skipped */
+    BUFFER = 1 << 20,       /* bytes; a longer line is no line of a coordinator, and is skipped */
     CALL_MAX = 64 * BUFFER, /* bytes that a call reads, so that signals and viewers get their turn */
-    HEAD = 96,             /* bytes of a line that hold its kind */
+    HEAD = 96,              /* bytes of a line that hold its kind */
 };
 
 /* Of the step lines, only the last one of a round has times. */

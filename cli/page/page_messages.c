@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
@@ -104,10 +103,13 @@ void page_message_sent(struct page_run *run)
 
 struct page_text *page_message_status(const struct page_run *run)
 {
-    char *json = run->status ? json_dumps(run->status, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
-    size_t size = json ? strlen(json) : 0;
-    char *line = json ? realloc(json, size + 2) : NULL;
-    if (!line) return free(json), NULL;
-    memcpy(line + size, "\n", 2);
-    return page_text_make(line, size + 1);
+    char *data = NULL;
+    size_t size = 0;
+    FILE *out = run->status ? open_memstream(&data, &size) : NULL;
+    if (!out) return NULL;
+    bool good = !json_dumpf(run->status, out, JSON_COMPACT | JSON_REAL_PRECISION(17)) && fputc('\n', out) != EOF;
+    good = !fclose(out) && good;
+    if (good) return page_text_make(data, size);
+    free(data);
+    return NULL;
 }

@@ -80,13 +80,13 @@ static void write_counters(const struct page_run *run, FILE *out)
     write_faults(run, out);
     if (run->refused.known)
         single(out, "atoll_deltas_refused_total", "counter", "Deltas that the coordinator refused.", run->refused.sum);
-    if (json_object_size(run->alerts))
-        head(out, "atoll_alerts_total", "counter", "Alerts that began, by rule.");
+    if (json_object_size(run->alerts)) head(out, "atoll_alerts_total", "counter", "Alerts that began, by rule.");
     json_object_foreach(run->alerts, rule, count)
     {
         labelled(out, "atoll_alerts_total", "rule", rule, json_number_value(json_array_get(count, 1)));
     }
-    single(out, "atoll_page_queries_total", "counter", "Questions of this page to the coordinator.", (double)run->asked);
+    single(out, "atoll_page_queries_total", "counter", "Questions of this page to the coordinator.",
+           (double)run->asked);
     single(out, "atoll_page_failed_queries_total", "counter", "Questions without a current answer.",
            (double)run->unanswered);
 }

@@ -97,8 +97,8 @@ static uint64_t times_of(const json_t *event)
 /* Events for people, in the page's list. */
 static void keep_event(struct page_run *run, const json_t *event, const char *kind)
 {
-    static const char *const kinds[] = {"join", "leave", "evict", "fault", "link", "note", "restart", "change",
-                                        "alert", "done", "rollback", "exclude"};
+    static const char *const kinds[] = {"join",    "leave",  "evict", "fault", "link",     "note",
+                                        "restart", "change", "alert", "done",  "rollback", "exclude"};
     static const char *const keys[] = {"time", "worker", "text", "round", "key", "from", "to", "rule"};
     bool shown = false;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) shown |= !strcmp(kind, kinds[i]);
@@ -224,7 +224,8 @@ static void take_rounds_of_status(struct page_run *run, const json_t *status, ui
     }
     struct curve_place place = {page_number(status, "tokens"), wall_s, up + down};
     if (round > run->round) {
-        if (run->round && run->round_us) run->round_s = (double)(now_us - run->round_us) * 1e-6 / (double)(round - run->round);
+        double rounds = (double)(round - run->round);
+        if (run->round && run->round_us) run->round_s = (double)(now_us - run->round_us) * 1e-6 / rounds;
         run->round = round;
         run->round_us = now_us;
         run->place = place;

@@ -1,8 +1,8 @@
 /* What the page knows of a run: its newest status, the curves, and totals that never fall while the run goes on.
  *
- * - Two sources fill it: the status (cli/status/status_query.h), and the events of RUN/metrics.jsonl. A page with a join
- *   line has no file: its curves begin with the first status. The totals of the file are those of the last round. They do
- *   not fall when a killed coordinator continues; those of a status may, so the largest one counts.
+ * - Two sources fill it: the status (cli/status/status_query.h), and the events of RUN/metrics.jsonl. A page with a
+ *   join line has no file: its curves begin with the first status. The totals of the file are those of the last round.
+ *   They do not fall when a killed coordinator continues; those of a status may, so the largest one counts.
  * - A status of another run empties it. Names and texts come from strangers: they are stored as they are.
  * - No file, socket or clock: the caller gives times in microseconds. */
 #ifndef CLI_PAGE_RUN_H
@@ -47,10 +47,10 @@ struct page_run {
     uint64_t round_us;        /* when the status showed it */
     double validation_loss;   /* of the last status */
 
-    json_t *events;      /* list of the last events for people, oldest first */
-    uint64_t n_events;   /* so far; grows with each event */
-    json_t *times;       /* by worker: the last timed step, {"tokens_per_s", "send_s", "wait_s", "mbit"} */
-    json_t *sent;        /* by worker: bytes_up of the timed step before */
+    json_t *events;    /* list of the last events for people, oldest first */
+    uint64_t n_events; /* so far; grows with each event */
+    json_t *times;     /* by worker: the last timed step, {"tokens_per_s", "send_s", "wait_s", "mbit"} */
+    json_t *sent;      /* by worker: bytes_up of the timed step before */
     struct page_totals totals;
     uint64_t kept[PAGE_FAULTS]; /* faults of the file that was replaced */
     bool replaced;              /* the file is read again, and no round of it was seen yet */
@@ -64,8 +64,8 @@ void page_run_finish(struct page_run *run);
 void page_run_event(struct page_run *run, const json_t *event, const char *kind);
 /* The file is read from its beginning again. */
 void page_run_again(struct page_run *run);
-/* Takes the answer to a question: `status` (borrowed) or NULL, and why it is not current, or "". Returns true if it is of
- * another run: the caller then reads metrics.jsonl from its beginning. */
+/* Takes the answer to a question: `status` (borrowed) or NULL, and why it is not current, or "". Returns true if it is
+ * of another run: the caller then reads metrics.jsonl from its beginning. */
 bool page_run_status(struct page_run *run, json_t *status, const char *reason, uint64_t now_us);
 /* Empties what belongs to the run. */
 void page_run_forget(struct page_run *run);

@@ -153,7 +153,7 @@ static struct answer refuse(enum page_verdict verdict)
 {
     if (verdict == PAGE_WRONG_HOST)
         return line(MHD_HTTP_FORBIDDEN,
-                    "This page answers to the names of its own machine. For other names, start it with --token FILE.\n");
+                    "This page answers to names of its own machine. For others, start it with --token FILE.\n");
     struct answer a = line(MHD_HTTP_UNAUTHORIZED, "This page needs its token: open /?token=TOKEN once, or send the "
                                                   "header Authorization: Bearer TOKEN.\n");
     add_header(a.response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer realm=\"atoll\"");
@@ -253,12 +253,12 @@ enum status page_server_start(struct page_server *server, int fd, const struct p
     page_guard_init(&server->guard);
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &old); /* the main thread handles signals */
-    server->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, server,
-        MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)PAGE_CONNECTIONS_MAX, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)PAGE_MEMORY,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)PAGE_IDLE_S, MHD_OPTION_NOTIFY_CONNECTION, on_connection, server,
-        MHD_OPTION_END);
+    server->daemon =
+        MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
+                         on_request, server, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
+                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)PAGE_CONNECTIONS_MAX,
+                         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)PAGE_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
+                         (unsigned)PAGE_IDLE_S, MHD_OPTION_NOTIFY_CONNECTION, on_connection, server, MHD_OPTION_END);
     int error = errno;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (!server->daemon) return err_set(err, STATUS_IO, "cannot start the web server: %s", strerror(error));

@@ -90,13 +90,13 @@ void page_source_poll(struct page_source *source)
     pthread_mutex_lock(&hub->lock);
     hub->run.from_file = source->target.run_dir[0] != 0;
     bool other = page_run_status(&hub->run, status, reason, clock_monotonic_us());
+    json_decref(status); /* under the lock: the run holds it, too */
     pthread_mutex_unlock(&hub->lock);
     if (other) source->log.offset = source->log.inode = 0;
     read_log(source);
     pthread_mutex_lock(&hub->lock);
     page_hub_tick(hub);
     pthread_mutex_unlock(&hub->lock);
-    json_decref(status);
 }
 
 void page_source_finish(struct page_source *source)

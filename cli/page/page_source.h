@@ -11,7 +11,7 @@ struct page_source {
     struct status_question question;
     struct join_target target;
     struct page_log log;
-    struct page_hub *hub; /* borrowed */
+    struct page_hub *hub;  /* borrowed */
     bool started, current; /* the last poll's, for lines of the log */
 };
 

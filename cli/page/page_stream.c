@@ -109,7 +109,8 @@ static void close_stream(void *cls)
 {
     struct page_stream *s = cls, **at;
     pthread_mutex_lock(&s->hub->lock);
-    for (at = &s->hub->streams; *at != s; at = &(*at)->next) {}
+    for (at = &s->hub->streams; *at != s; at = &(*at)->next) {
+    }
     *at = s->next;
     s->hub->n_streams--;
     pthread_mutex_unlock(&s->hub->lock);

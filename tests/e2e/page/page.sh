@@ -32,6 +32,8 @@ get() { request "GET $1 HTTP/1.1" 'Host: localhost' "${@:2}"; }
 # code PATH [HEADER...]: prints its number.
 code() { get "$@" | sed -nE '1s|^HTTP/1.1 ([0-9]+).*|\1|p'; }
 
+code_is() { [[ $(code "$1") == "$2" ]]; } # PATH NUMBER
+
 body() { get "$@" | sed '1,/^\r$/d'; } # PATH [HEADER...]
 # metric NAME: prints its value.
 metric() { body /metrics | awk -v name="$1" '$1 == name { print $2 }'; }

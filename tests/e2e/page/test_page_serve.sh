@@ -25,7 +25,7 @@ until_true 60 "three rounds on the page" metric_reaches atoll_rounds_total 3
 metric_is 'atoll_worker_up{worker="kitchen"}' 1 || fail "the worker is not up: $(body /metrics)"
 body /status.json >page.json
 "$BIN/atoll" status run --json >status.json
-keys() { tr ',{' '\n\n' <"$1" | sed -nE 's/^"([a-z_]+)":.*/\1/p' | sort -u; }
+keys() { grep -oE '"[a-z_]+":' "$1" | sort -u; }
 [[ $(keys page.json) == "$(keys status.json)" ]] || fail "status.json of the page has other keys than atoll status"
 page_text=$(body /)
 [[ $page_text == *'<script nonce='* && $page_text != *'<!--'* ]] || fail "the page is incomplete"
@@ -43,7 +43,7 @@ exec 8>&-
 [[ $(sed -n 1p events.txt) == "event: full"* ]] || fail "the first event is $(head -n 1 events.txt)"
 
 # Who may ask, and how.
-[[ $(get / | head -n 1) == *' 200 '* ]] || fail "no page"
+[[ $(code /) == 200 ]] || fail "no page"
 [[ $(request 'GET / HTTP/1.1' 'Host: evil.example') == *' 403 '* ]] || fail "another name of this machine is allowed"
 [[ $(request 'POST / HTTP/1.1' 'Host: localhost' 'Content-Length: 5') == *' 405 '* ]] || fail "POST is allowed"
 [[ $(code /metricsx) == 404 && $(code /../etc/passwd) == 404 ]] || fail "an unknown path has an answer"
@@ -79,7 +79,7 @@ grep -q "$token" open.log && fail "the log holds the token"
 [[ $(code "/?token=$token") == 303 ]] || fail "the browser does not get its cookie"
 cookie=$(get "/?token=$token" | tr -d '\r' | sed -nE 's/^Set-Cookie: ([^;]*);.*HttpOnly.*/\1/p')
 [[ $(code / "Cookie: other=1; $cookie") == 200 ]] || fail "the cookie is refused: $cookie"
-until_true 10 "health without a token" eval '[[ $(code /healthz) == 200 ]]'
+until_true 10 "health without a token" code_is /healthz 200
 kill -TERM "$page"
 finish "$page" 10 0 "the page with a token"
 "$BIN/atoll" page join --listen 0.0.0.0:0 >refused.log 2>&1 && fail "a page for everyone without a token"
@@ -110,8 +110,9 @@ done < <(counters "$before")
 metric_is 'atoll_faults_total{kind="restart"}' 1 || fail "the restart is not counted: $(body /metrics | grep faults)"
 
 # --- after the run
+says_stopped() { [[ $(body /healthz) == *'is stopped'* ]]; }
 kill -TERM "${node_pid[coordinator]}"
 finish "${node_pid[coordinator]}" 20 75 "the coordinator"
-until_true 20 "a stopped run on the page" eval '[[ $(body /healthz) == *"is stopped"* ]]'
+until_true 20 "a stopped run on the page" says_stopped
 kill -TERM "$page"
 finish "$page" 10 0 "the page"

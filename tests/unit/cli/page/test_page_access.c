@@ -17,10 +17,11 @@ static enum page_verdict judge(const char *token, const struct page_request requ
 
 TEST(test_names_of_this_machine)
 {
-    static const char *const good[] = {"localhost", "LOCALHOST:9600", "a.localhost:1", "127.0.0.1:9600", "127.1.2.3",
-                                       "[::1]:9600", "box.example:9600"};
-    static const char *const bad[] = {"", "evil.example:9600", "127.0.0.1.evil.example", "localhost.evil.example",
-                                      "[::2]:9600", "10.0.0.1", "localhostx", "127.evil"};
+    static const char *const good[] = {"localhost", "LOCALHOST:9600", "a.localhost:1",   "127.0.0.1:9600",
+                                       "127.1.2.3", "[::1]:9600",     "box.example:9600"};
+    static const char *const bad[] = {
+        "",           "evil.example:9600", "127.0.0.1.evil.example", "localhost.evil.example", "[::2]:9600", "10.0.0.1",
+        "localhostx", "127.evil"};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
         assert_int_equal(judge("", (struct page_request){.host = good[i]}), PAGE_ADMIT);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
@@ -34,8 +35,14 @@ TEST(test_token_in_each_place)
     assert_int_equal(judge(TOKEN, (struct page_request){.host = evil, .authorization = "Bearer " TOKEN}), PAGE_ADMIT);
     assert_int_equal(judge(TOKEN, (struct page_request){.host = evil, .authorization = "bearer  " TOKEN}), PAGE_ADMIT);
     assert_int_equal(judge(TOKEN, (struct page_request){.host = evil, .cookie = TOKEN}), PAGE_ADMIT);
-    static const char *const wrong[] = {"", "Bearer", "Bearer ", "Bearer " TOKEN "0", "Bearer 0123456789abcde", TOKEN,
-                                        "Basic " TOKEN, "Bearer 0123456789abcdee"};
+    static const char *const wrong[] = {"",
+                                        "Bearer",
+                                        "Bearer ",
+                                        "Bearer " TOKEN "0",
+                                        "Bearer 0123456789abcde",
+                                        TOKEN,
+                                        "Basic " TOKEN,
+                                        "Bearer 0123456789abcdee"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_equal(judge(TOKEN, (struct page_request){.authorization = wrong[i]}), PAGE_NEEDS_TOKEN);
 }

@@ -36,8 +36,8 @@ static void take(const char *workers, const char *reason)
     run_status_real(s, "tokens_per_s", 1000);
     json_object_set_new(s, "alerts", json_loads("[{\"rule\": \"disk\", \"text\": \"full\"}]", 0, NULL));
     json_object_set_new(s, "alerts_total", json_pack("{s:i, s:i}", "disk", 2, "loss", 0));
-    json_object_set_new(s, "budget", json_pack("{s:f, s:i, s:f, s:n}", "hours", 1.5, "max_hours", 10, "gb", 2.0,
-                                               "max_gb"));
+    json_object_set_new(s, "budget",
+                        json_pack("{s:f, s:i, s:f, s:n}", "hours", 1.5, "max_hours", 10, "gb", 2.0, "max_gb"));
     (void)page_run_status(&run, s, reason, 1);
     json_decref(s);
     print();
