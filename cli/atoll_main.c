@@ -18,6 +18,7 @@ static const struct verb {
     {"plan", cmd_plan, "plan a run: memory, bytes, time, and better settings", false},
     {"status", cmd_status, "show the state of a run", false},
     {"page", cmd_page, "serve a web page about a run, also for Prometheus", true},
+    {"alert", cmd_alert, "run a command when a run needs a person", true},
     {"relay", cmd_relay, "emulate a slow link on one machine", false},
     {"probe", cmd_probe, "measure the link to a running coordinator", false},
     {"generate", cmd_generate, "generate text from a checkpoint", false},

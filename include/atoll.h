@@ -158,7 +158,8 @@ struct atoll_options {
     struct atoll_data val;    /* samples 0: this worker does not evaluate */
     struct atoll_state state; /* functions NULL: none */
     uint32_t threads;         /* for encoding and applying; 0: one per core, at most 8 */
-    uint32_t max_wait_s;      /* fail if the coordinator does not answer for this long; 0: no limit after the join */
+    uint32_t max_wait_s; /* fail if the coordinator does not answer for this long; 0: 12 hours after the join;
+                          * UINT32_MAX: no limit */
     /* [n_frozen] at most 16384. In a run of a built-in model they are not compared. */
     const struct atoll_frozen *frozen;
     uint32_t n_frozen;

@@ -95,6 +95,12 @@ static enum status store(struct options *o, const struct option_spec *spec, cons
         return err_set(err, STATUS_INVALID, "--%s is given twice, the second time as '%s': remove one", spec->name,
                        value);
     o->given |= bit;
+    if (spec->kind == OPTION_LIMIT) {
+        uint64_t *limit = spec->target;
+        if (strcmp(value, "none") != 0 && !number_whole(value, limit))
+            return err_set(err, STATUS_INVALID, "--%s is '%s': give a whole number, or none", spec->name, value);
+        if (!strcmp(value, "none") || !*limit) *limit = OPTION_NO_LIMIT;
+    }
     if (spec->kind == OPTION_COUNT && !number_whole(value, spec->target))
         return err_set(err, STATUS_INVALID, "--%s is '%s': give a whole number, 0 or more", spec->name, value);
     if (spec->kind == OPTION_REAL && !real(value, spec->target))

@@ -14,6 +14,7 @@
  *     engine_watch.c       alerts that follow time
  *     engine_report.c      status, waiting lines, summary
  *     engine_work.c        opening rounds, closing fragments, the end
+ *     engine_budget.c      run.max_hours, run.max_gb
  *     engine_join.c        HELLO, JOIN, BIND
  *     engine_eval.c        evaluations
  *     engine_eval_judge.c  results of evaluations: refused, compared, disputed
@@ -21,8 +22,7 @@
  *     engine_data.c        deltas in
  *     engine_checkpoint.c  writing and removing checkpoints
  *     engine_snapshot.c    snapshots for workers without a saved state
- *     engine_metrics.c     METRICS
- *     engine_budget.c      run.max_hours, run.max_gb */
+ *     engine_metrics.c     METRICS */
 #ifndef COORDINATOR_ENGINE_IMPL_H
 #define COORDINATOR_ENGINE_IMPL_H
 

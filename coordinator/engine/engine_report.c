@@ -392,8 +392,9 @@ static void add_alerts(json_t *o, const struct engine *e)
     json_t *firing = json_array(), *total = json_object();
     for (uint32_t i = 0; i < e->alerts.n; i++) {
         const struct alert *a = &e->alerts.firing[i];
-        json_array_append_new(firing, json_pack("{s:s,s:s,s:f}", "rule", alert_rule_name(a->rule), "text", a->text,
-                                                "since_s", (double)(e->now_us - a->since_us) * 1e-6));
+        json_array_append_new(firing, json_pack("{s:s,s:s?,s:s,s:f}", "rule", alert_rule_name(a->rule), "worker",
+                                                a->worker[0] ? a->worker : NULL, "text", a->text, "since_s",
+                                                (double)(e->now_us - a->since_us) * 1e-6));
     }
     for (int rule = 0; rule < ALERT_RULES; rule++)
         json_object_set_new(total, alert_rule_name((enum alert_rule)rule),

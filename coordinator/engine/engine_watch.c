@@ -10,6 +10,7 @@
 #include "coordinator/engine/engine_impl.h"
 
 enum { DISK_US = 10000000 }; /* between two looks at the disk */
+enum { LATE_ROUND, LATE_EVAL, LATE_WORKERS };
 
 /* --- no round ----------------------------------------------------------------------------------------------------- */
 
@@ -27,7 +28,10 @@ static void count_time(struct engine *e)
     double s = gap < ENGINE_PAUSE_US ? (double)gap * 1e-6 : 0;
     bool evaluates = e->eval.open && engine_eval_blocks(e);
     w->at_us = e->now_us;
-    if (w->rounds != rounds) w->round_s = w->workers_s = 0;
+    if (w->rounds != rounds) {
+        w->round_s = w->workers_s = 0;
+        w->late[LATE_ROUND] = w->late[LATE_WORKERS] = false;
+    }
     w->rounds = rounds;
     w->eval_s = evaluates ? w->eval_s + s : 0;
     if (evaluates || e->budget.reached || !rounds) return; /* before the first round the machines are being started */
@@ -43,16 +47,16 @@ static void watch_rounds(struct engine *e)
     char waits[ALERT_TEXT_MAX / 2] = "", usual[64] = "";
     double round_s = pace_round_s(&e->pace), eval_s = pace_eval_s(&e->pace);
     count_time(e);
-    bool fires = engine_alert_fires(e, ALERT_NO_ROUND, ALERT_NO_SUBJECT);
-    bool of_round = alert_no_round(fires && w->round_s > 0, w->round_s, round_s);
-    bool of_eval = alert_no_round(fires && w->eval_s > 0, w->eval_s, eval_s);
-    bool of_workers = alert_no_workers(fires && w->workers_s > 0, w->workers_s, round_s);
-    struct engine_alert alert = {
-        .rule = ALERT_NO_ROUND, .subject = ALERT_NO_SUBJECT, .fires = of_round || of_eval || of_workers};
+    w->late[LATE_ROUND] = alert_no_round(w->late[LATE_ROUND], w->round_s, round_s);
+    w->late[LATE_EVAL] = alert_no_round(w->late[LATE_EVAL], w->eval_s, eval_s);
+    w->late[LATE_WORKERS] = alert_no_workers(w->late[LATE_WORKERS], w->workers_s, round_s);
+    bool fires = w->late[LATE_ROUND] || w->late[LATE_EVAL] || w->late[LATE_WORKERS];
+    struct engine_alert alert = {.rule = ALERT_NO_ROUND, .subject = ALERT_NO_SUBJECT, .fires = fires};
     if (alert.fires) engine_waiting(e, waits, sizeof waits);
-    double s = of_eval ? w->eval_s : w->round_s + w->workers_s, usual_s = of_eval ? eval_s : round_s;
+    double s = w->late[LATE_EVAL] ? w->eval_s : w->round_s + w->workers_s,
+           usual_s = w->late[LATE_EVAL] ? eval_s : round_s;
     if (!isnan(usual_s)) snprintf(usual, sizeof usual, " (usually %s)", units_duration(usual_s).text);
-    engine_alert(e, &alert, "no %s for %s%s: waiting for %s", of_eval ? "evaluation" : "round",
+    engine_alert(e, &alert, "no %s for %s%s: waiting for %s", w->late[LATE_EVAL] ? "evaluation" : "round",
                  units_whole_seconds(s).text, usual, waits);
 }
 

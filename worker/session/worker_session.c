@@ -231,10 +231,11 @@ enum status worker_session_wait(struct worker_session *s, uint64_t timeout_us, s
     worker_session_receive(s, wait);
     if (may_rename(s) && outer_loop_name_refused(s->loop)) return take_next_name(s, err);
     TRY(session_check_join(s, err));
-    uint64_t silent = silent_us(s, now);
-    if (silent >= o->max_wait_us)
-        return err_set(err, STATUS_INTERRUPTED, "the coordinator has not answered for %s (%s)",
-                       units_whole_seconds((double)silent / 1e6).text, o->max_wait_by);
+    uint64_t silent = silent_us(s, now), limit = o->max_wait_us;
+    bool usual = limit == UINT64_MAX && heartbeat_heard_us(outer_loop_heartbeat(s->loop));
+    if (silent >= (usual ? WORKER_LOST_US : limit))
+        return err_set(err, STATUS_INTERRUPTED, "the coordinator has not answered for %s (%s%s)",
+                       units_whole_seconds((double)silent / 1e6).text, usual ? "the default of " : "", o->max_wait_by);
     return o->address_file[0] && silent >= ADDRESS_US ? follow_address(s, err) : STATUS_OK;
 }
 

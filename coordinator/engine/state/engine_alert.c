@@ -94,7 +94,7 @@ void engine_alert_round(struct engine *e, uint64_t round, double loss, bool live
     if (counts) {
         for_each_member(&e->ledger.round.members, m) watch_worker(e, m);
         w->refused[w->next] = engine_refused(e);
-        w->next = (w->next + 1) % ALERT_ROUNDS;
+        w->next = (w->next + 1) % (ALERT_ROUNDS + 1);
     }
     for_each_member(&e->ledger.round.members, m) m->seen_steps = m->steps;
     watch_loss(e, round, loss, e->ledger.round.recent.loss_tokens > 0);

@@ -150,14 +150,16 @@ struct engine_initial {
 
 /* What the alerts follow. Not journaled. */
 struct engine_watch {
-    uint64_t at_us, rounds;           /* time of the last look, 0: none; rounds done then */
-    double round_s, workers_s;        /* since the last round ended: work was open; the run waited for workers */
-    double eval_s;                    /* of the open evaluation, while the run waits for it */
-    uint64_t disk_us;                 /* time of the next look at the disk */
-    struct alert_losses losses;       /* of training */
-    bool loss_jumps;                  /* alert_loss fires for them */
-    char loss_text[ALERT_TEXT_MAX];   /* of the loss that jumped */
-    uint64_t refused[ALERT_ROUNDS];   /* ring: refused deltas at the end of the latest rounds, without the late ones */
+    uint64_t at_us, rounds;         /* time of the last look, 0: none; rounds done then */
+    double round_s, workers_s;      /* since the last round ended: work was open; the run waited for workers */
+    double eval_s;                  /* of the open evaluation, while the run waits for it */
+    bool late[3];                   /* each of these times is too long: ALERT_NO_ROUND */
+    uint64_t disk_us;               /* time of the next look at the disk */
+    struct alert_losses losses;     /* of training */
+    bool loss_jumps;                /* alert_loss fires for them */
+    char loss_text[ALERT_TEXT_MAX]; /* of the loss that jumped */
+    /* Ring: refused deltas, without the late ones, at the end of the latest rounds and of the one before them. */
+    uint64_t refused[ALERT_ROUNDS + 1];
     uint32_t next;                    /* the oldest of them */
     char refused_name[WIRE_NAME_MAX]; /* the worker of the last one */
 };
