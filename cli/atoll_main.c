@@ -21,6 +21,7 @@ static const struct verb {
     {"probe", cmd_probe, "measure the link to a running coordinator", false},
     {"generate", cmd_generate, "generate text from a checkpoint", false},
     {"export", cmd_export, "export a checkpoint as a Hugging Face folder", false},
+    {"follow", cmd_follow, "keep the newest model of a run as a Hugging Face folder", false},
     {"repair", cmd_repair, "keep the undamaged rounds of a run", false},
     {"workers", cmd_workers, "list the workers that may join a run, enrol or readmit one", false},
     {"revoke", cmd_revoke, "take a worker's right to join away, and make a new join line", false},

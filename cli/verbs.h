@@ -11,6 +11,7 @@ int cmd_probe(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_status(int argc, char **argv);
 int cmd_export(int argc, char **argv);
+int cmd_follow(int argc, char **argv);
 int cmd_repair(int argc, char **argv);
 int cmd_config(int argc, char **argv);
 int cmd_codec(int argc, char **argv);
