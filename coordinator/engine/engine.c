@@ -223,7 +223,8 @@ static uint64_t next_deadline_us(const struct engine *e)
 {
     uint64_t at = min_u64(e->retry_us, admission_limits_deadline_us(e));
     if (is_over(e)) return 0;
-    if (e->ledger.done) return any_awaits_last(e) || engine_follow_waits(e) ? at : min_u64(at, e->done_us + ENGINE_LINGER_US);
+    if (e->ledger.done)
+        return any_awaits_last(e) || engine_follow_waits(e) ? at : min_u64(at, e->done_us + ENGINE_LINGER_US);
     at = min_u64(at, e->notice_us);
     if (!engine_serves(e)) return at;
     uint64_t round = round_deadline_us(&e->ledger.round);

@@ -29,7 +29,7 @@ struct engine_peer {
 /* Bytes on the socket, from the workers and to them. */
 struct engine_bytes {
     uint64_t up, down;             /* the run's: messages of workers that have joined, and the initial model */
-    uint64_t other_up, other_down; /* everything else: joining, STATUS, PROBE, followers, refused and ignored messages */
+    uint64_t other_up, other_down; /* everything else: joining, STATUS, PROBE, followers, refused messages */
 };
 
 struct engine_io {
