@@ -23,6 +23,7 @@ static const struct verb {
     {"probe", cmd_probe, "measure the link to a running coordinator", false},
     {"generate", cmd_generate, "generate text from a checkpoint", false},
     {"export", cmd_export, "export a checkpoint as a Hugging Face folder", false},
+    {"follow", cmd_follow, "keep the newest model of a run as a Hugging Face folder", false},
     {"repair", cmd_repair, "keep the undamaged rounds of a run", false},
     {"audit", cmd_audit, "compute every update of a run again from its deltas", false},
     {"rollback", cmd_rollback, "take the newest rounds of a run back", false},

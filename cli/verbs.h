@@ -13,6 +13,7 @@ int cmd_status(int argc, char **argv);
 int cmd_page(int argc, char **argv);
 int cmd_alert(int argc, char **argv);
 int cmd_export(int argc, char **argv);
+int cmd_follow(int argc, char **argv);
 int cmd_repair(int argc, char **argv);
 int cmd_audit(int argc, char **argv);
 int cmd_rollback(int argc, char **argv);

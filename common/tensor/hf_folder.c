@@ -193,7 +193,18 @@ enum status hf_folder_make(const char *folder, hf_folder_fill_fn *fill, void *ct
     return dir_sync(parent, err);
 }
 
-/* What hf_folder_write puts into the folder. */
+enum status hf_folder_fill(const char *folder, const struct layout *layout, const float *theta, const char *config_json,
+                           const char *files, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    if (*config_json) TRY(file_write(path, config_json, strlen(config_json), err));
+    if (files) TRY(hf_files_copy(files, folder, HF_FILES_ALL | (*config_json ? 0 : HF_FILES_CONFIGS), err));
+    snprintf(path, sizeof path, "%s/" HF_MODEL_FILE, folder);
+    TRY(write_model(path, layout, theta, files, err));
+    return hf_folder_link_adapter(folder, err);
+}
+
 struct content {
     const struct layout *layout;
     const float *theta;
@@ -203,13 +214,7 @@ struct content {
 static enum status fill_model(void *ctx, const char *folder, struct err *err)
 {
     const struct content *c = ctx;
-    char path[FILEIO_PATH_MAX];
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    if (*c->config_json) TRY(file_write(path, c->config_json, strlen(c->config_json), err));
-    if (c->files) TRY(hf_files_copy(c->files, folder, HF_FILES_ALL | (*c->config_json ? 0 : HF_FILES_CONFIGS), err));
-    snprintf(path, sizeof path, "%s/" HF_MODEL_FILE, folder);
-    TRY(write_model(path, c->layout, c->theta, c->files, err));
-    return hf_folder_link_adapter(folder, err);
+    return hf_folder_fill(folder, c->layout, c->theta, c->config_json, c->files, err);
 }
 
 enum status hf_folder_write(const char *folder, const struct layout *layout, const float *theta,

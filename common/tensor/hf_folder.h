@@ -47,6 +47,9 @@ enum status hf_folder_write(const char *folder, const struct layout *layout, con
  * end, so FOLDER is never incomplete; an existing one is replaced. On failure nothing of it stays. */
 typedef enum status hf_folder_fill_fn(void *ctx, const char *folder, struct err *err);
 enum status hf_folder_make(const char *folder, hf_folder_fill_fn *fill, void *ctx, struct err *err) MUST_CHECK;
+/* Fill an existing folder with what hf_folder_write puts there; theta NULL: as hf_folder_copy. */
+enum status hf_folder_fill(const char *folder, const struct layout *layout, const float *theta, const char *config_json,
+                           const char *files, struct err *err) MUST_CHECK;
 /* Write FOLDER with the model.safetensors of the folder `from`, byte by byte, and its files, in the same way. */
 enum status hf_folder_copy(const char *folder, const char *from, struct err *err) MUST_CHECK;
 

@@ -357,6 +357,7 @@ void engine_destroy(struct engine *e)
     ledger_finish(&e->ledger);
     mem_free(e->eval.shares);
     mem_free(e->kept);
+    engine_follow_finish(e);
     mem_free(e->status_json);
     chunk_cache_finish(&e->chunks);
     mem_free(e->floats);

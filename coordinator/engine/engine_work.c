@@ -109,7 +109,9 @@ enum status engine_updated(struct engine *e, const struct round_close *close, st
     e->rate.updates++;
     e->updated_us = e->now_us;
     emit_update(e, close);
+    uint64_t done = e->seen_rounds;
     engine_round_follow(e, RECORD_UPDATE, 0);
+    if (round_done(&e->ledger.round) > done) engine_snapshot_note_round(e);
     engine_wake_gets(e, close);
     return reject_dropped(e, close->fragment, err);
 }

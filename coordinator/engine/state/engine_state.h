@@ -171,6 +171,19 @@ struct engine_budget {
     char text[ENGINE_NOTE_MAX]; /* the limit that was reached, and how to continue */
 };
 
+/* Programs that follow the run without a place in it (engine_follow.c). Not journaled. */
+struct engine_follow {
+    uint64_t round; /* the last round that this process merged, with the versions after it; 0: none */
+    struct wire_version versions[LAYOUT_FRAGMENTS_MAX];
+    uint8_t *object; /* [size] the description of the model (wire/model_object.h), owned; NULL: nobody asked yet */
+    size_t size;
+    uint64_t heard_us;          /* time of the last message of a follower; 0: none */
+    uint64_t moved, credit;     /* bytes of workers at the last look; bytes that followers may get meanwhile */
+    uint64_t busy_us;           /* time of the last look at the sessions */
+    bool busy;                  /* it saw a transfer of a worker */
+    uint64_t needed, needed_us; /* the oldest checkpoint that a follower reads, or the updates after it, and when */
+};
+
 /* Warnings that hold until their cause ends (engine_notes.c). */
 enum engine_note { ENGINE_NOTE_OVERSHOOT, ENGINE_NOTE_AGREEMENT, ENGINE_NOTE_RATES, ENGINE_NOTES };
 
@@ -187,6 +200,7 @@ struct engine {
 
     struct engine_initial initial;
     struct engine_region region;
+    struct engine_follow follow;
     struct ledger ledger;
     struct session_table sessions; /* empty before the first JOIN */
     struct eval_run eval;
