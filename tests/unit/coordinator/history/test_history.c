@@ -33,9 +33,9 @@ static bool assigned[WORKERS]; /* and not delivered */
 static const char *const *settings_of(const char *const *more)
 {
     static const char *all[SETTINGS_MAX];
-    static const char *const base[] = {"coordinator.min_workers=3", "coordinator.quorum=2", "codec.up=int8:16",
-                                       "codec.down=int8:16",        "checkpoint.every=3",   "checkpoint.keep=0",
-                                       "train.max_steps=40",        NULL};
+    static const char *const base[] = {
+        "coordinator.min_workers=3", "coordinator.quorum=2", "codec.up=int8:16",   "codec.down=int8:16",
+        "checkpoint.every=3",        "checkpoint.keep=0",    "train.max_steps=40", NULL};
     size_t n = 0;
     for (size_t i = 0; base[i]; i++) all[n++] = base[i];
     for (size_t i = 0; more && more[i]; i++) all[n++] = more[i];
@@ -262,8 +262,7 @@ TEST(test_exclude_moves_parameters_of_lossless_deltas)
     struct history h;
     float want[RIG_PARAMS], whole[RIG_PARAMS];
     double wrong = 0, moved = 0;
-    const char *const *settings =
-        settings_of((const char *const[]){"codec.up=fp32+lz4", "codec.down=fp32", NULL});
+    const char *const *settings = settings_of((const char *const[]){"codec.up=fp32+lz4", "codec.down=fp32", NULL});
     rig_moves_theta = true;
     play_run("without", settings, 0, WORKERS);
     play(ROUNDS, 2);
@@ -309,7 +308,8 @@ TEST(test_refusals_name_what_is_possible)
     close_run();
     refused(&(struct history_request){.round = 3}, STATUS_INVALID,
             "--to 3: the journal begins with the oldest checkpoint, round 9; possible are 9 to 11");
-    refused(&(struct history_request){.round = 12}, STATUS_INVALID, "--to 12: the run has 12 rounds; possible are 9 to 11");
+    refused(&(struct history_request){.round = 12}, STATUS_INVALID,
+            "--to 12: the run has 12 rounds; possible are 9 to 11");
     refused(&(struct history_request){.exclude = "nobody", .round = 11}, STATUS_NOTFOUND,
             "no worker of the run is named nobody; its workers: worker-0, worker-1, worker-2");
     refused(&(struct history_request){.exclude = "worker-2"}, STATUS_INVALID,
@@ -395,8 +395,8 @@ TEST(test_audit_finds_one_flipped_bit_in_a_thousand_rounds)
     enum { FLIPS = 40, THOUSAND = 1000 };
     char what[128];
     uint64_t draw = 7;
-    play_run("whole", settings_of((const char *const[]){"train.max_steps=2100", "checkpoint.every=5000", NULL}), THOUSAND,
-             WORKERS);
+    play_run("whole", settings_of((const char *const[]){"train.max_steps=2100", "checkpoint.every=5000", NULL}),
+             THOUSAND, WORKERS);
     close_run();
     struct audit a;
     audit("whole", &a);
