@@ -54,7 +54,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Back:
-    """The run was taken back (atoll rollback, atoll exclude): points behind these places belong to no round any more."""
+    """The run was taken back (atoll rollback, atoll exclude): points behind these places are no part of it any more."""
 
     worker: str | None  # only of this worker and of the run; None: of all
     round: int

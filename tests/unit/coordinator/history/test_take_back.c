@@ -155,7 +155,7 @@ static void power_fails_while(const struct history_request *request)
             tmpdir_clear(image);
         }
     powercut_free();
-    assert_true(old > 10 && new > 5);
+    assert_true(old > 10 / STRIDE && new > 5 / STRIDE);
     start(root, "after it");
     tmpdir_clear(root);
 }
