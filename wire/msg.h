@@ -173,9 +173,9 @@ struct msg_welcome {
     uint32_t worker_id; /* merge order; UINT32_MAX until the first round opens: ASSIGN gives it then */
     uint32_t heartbeat_ms;
     uint32_t n_fragments;
-    bool resume;       /* the versions in JOIN are on this run's log: continue from them */
-    bool shorter;      /* they are, but the snapshot has fewer bytes than the updates: load it, keep the residual */
-    bool taken_back;   /* neither: the run was taken back, so the worker's optimizer belongs to rounds that are no more */
+    bool resume;     /* the versions in JOIN are on this run's log: continue from them */
+    bool shorter;    /* they are, but the snapshot has fewer bytes than the updates: load it, keep the residual */
+    bool taken_back; /* neither: the run was taken back, so the worker's optimizer belongs to rounds that are no more */
     uint64_t assigned; /* barrier: round of this worker's open assignment, + 1; 0: none. ASSIGN repeats it */
     struct wire_version current[LAYOUT_FRAGMENTS_MAX];
     struct wire_version snapshot[LAYOUT_FRAGMENTS_MAX]; /* newest snapshot, to load otherwise; the worker may compute

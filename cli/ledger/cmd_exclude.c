@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "cli/ledger/take_back.h"
+#include "cli/ledger/take_run_back.h"
 #include "cli/verbs.h"
 #include "common/base/text.h"
 #include "common/base/units.h"
@@ -71,7 +71,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
         .to_do = "then exclude the worker",
         .ready = r->keep ? NULL : revoke_worker,
         .done = done};
-    return take_back(o->args[0], &request, err);
+    return take_run_back(o->args[0], &request, err);
 }
 
 int cmd_exclude(int argc, char **argv)

@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "cli/ledger/take_back.h"
+#include "cli/ledger/take_run_back.h"
 #include "cli/verbs.h"
 #include "common/base/text.h"
 #include "common/base/units.h"
@@ -29,10 +29,9 @@ static void done(const struct history *h, const char *run, const char *suffix)
 static enum status run(struct options *o, void *ctx, struct err *err)
 {
     const uint64_t *to = ctx;
-    if (*to == UINT64_MAX)
-        return err_set(err, STATUS_INVALID, "--to ROUND is missing: the number of rounds that stay");
+    if (*to == UINT64_MAX) return err_set(err, STATUS_INVALID, "--to ROUND is missing: the number of rounds that stay");
     struct take_back_request request = {.history.round = *to, .to_do = "then roll the run back", .done = done};
-    return take_back(o->args[0], &request, err);
+    return take_run_back(o->args[0], &request, err);
 }
 
 int cmd_rollback(int argc, char **argv)

@@ -74,8 +74,9 @@ static const struct history_round *round_again(const struct history *h, uint64_t
  * merged deltas goes. */
 static void renew(json_t *o, const struct history_round *again)
 {
-    static const char *const gone[] = {"val_loss", "val_by_one_worker", "eval_s", "norm_ratio", "norm_worker", "rho",
-                                       "gain",     "agreement",         "noise_tokens", "staleness", "loss", NULL};
+    static const char *const gone[] = {
+        "val_loss", "val_by_one_worker", "eval_s",       "norm_ratio", "norm_worker", "rho",
+        "gain",     "agreement",         "noise_tokens", "staleness",  "loss",        NULL};
     for (const char *const *key = gone; *key; key++) json_object_del(o, *key);
     json_put_real(o, "loss", again->loss);
     json_put_count(o, "tokens", again->tokens);

@@ -46,7 +46,8 @@ static bool can_resume(const struct engine *e, const struct msg_join *m)
     return true;
 }
 
-/* An operator took rounds back, and the worker's versions belong to them. One that is only far behind is before the log.
+/* An operator took rounds back, and the worker's versions belong to them. One that is only far behind is before the
+ * log.
  */
 static bool was_taken_back(const struct engine *e, const struct msg_join *m)
 {
@@ -70,7 +71,8 @@ static void emit_joined(struct engine *e, const char *name, const struct msg_joi
     const char *what = resume ? "continues from its saved state" : "starts from a snapshot";
     uint64_t version = e->ledger.round.versions[0];
     if (!resume && was_taken_back(e, m)) {
-        snprintf(text, sizeof text, "starts from a snapshot, with fresh moments: the run was taken back since its version %llu",
+        snprintf(text, sizeof text,
+                 "starts from a snapshot, with fresh moments: the run was taken back since its version %llu",
                  (unsigned long long)m->held[0].version);
         what = text;
     } else if (!resume && m->n_held && m->held[0].version > version) {

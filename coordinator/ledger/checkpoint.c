@@ -10,7 +10,8 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "float arrays are written as little-endian bytes");
 
-/* The digit is the format. A run of which rounds were taken back writes FORMAT_TAKEN, which lists that; both are read. */
+/* The digit is the format. A run of which rounds were taken back writes FORMAT_TAKEN, which lists that; both are read.
+ */
 static const char magic[8] = {'A', 'T', 'O', 'L', 'L', 'S', '4', '\n'};
 
 enum { FORMAT_TAKEN = '5', FORMAT_AT = 6, PREFIX = 24, HEAD_MAX = 1 << 30, ARRAYS_MAX = CHECKPOINT_ARRAYS_MAX };
@@ -385,10 +386,11 @@ static enum status check_magic(const uint8_t prefix[PREFIX], uint64_t round, str
     if (ours && !memcmp(prefix, other, sizeof other)) return STATUS_OK;
     if (format < '1' || format > '9' || memcmp(prefix, other, sizeof other) != 0)
         return bad(err, round, "has an unknown format");
-    return err_set(err, STATUS_UNSUPPORTED,
-                   "checkpoint round_%06llu has format %c, this program reads %c and %c: continue with the release that began "
-                   "the run, or start a new run from the checkpoint (model.init_from)",
-                   (unsigned long long)round, format, magic[FORMAT_AT], FORMAT_TAKEN);
+    return err_set(
+        err, STATUS_UNSUPPORTED,
+        "checkpoint round_%06llu has format %c, this program reads %c and %c: continue with the release that began "
+        "the run, or start a new run from the checkpoint (model.init_from)",
+        (unsigned long long)round, format, magic[FORMAT_AT], FORMAT_TAKEN);
 }
 
 /* The state of a checkpoint in a store. */

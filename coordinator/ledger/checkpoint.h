@@ -1,6 +1,8 @@
 /* A checkpoint: theta as a model folder, and the rest of the ledger as one blob beside it.
  *
- *     state = "ATOLLS4\n" (with something taken back: "ATOLLS5\n"), u64 head bytes, u32 crc32c of the head, u32 zero, head, momentum, second vector, residuals
+ *     state = "ATOLLS4\n", u64 head bytes, u32 crc32c of the head, u32 zero, head, momentum, second vector, residuals
+ *
+ * A run of which something was taken back has "ATOLLS5\n".
  *
  * The head contains everything except the float arrays, and hash_floats of each array. */
 #ifndef COORDINATOR_CHECKPOINT_H
@@ -37,7 +39,7 @@ struct checkpoint_head {
 extern const struct field checkpoint_head_fields[];
 extern const struct field_part checkpoint_parts[]; /* of the whole head */
 
-/* Copies held deltas to the open segment: recovery from a checkpoint that the caller writes next reads no older segment.
+/* Copies held deltas to the open segment: recovery from the checkpoint that the caller writes next reads no older one.
  * Checkpoints are written while no delta is held, except the first one after a start without any, and in an async run
  * that was taken back. */
 enum status checkpoint_carry_held(struct ledger *l, struct err *err) MUST_CHECK;

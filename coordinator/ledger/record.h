@@ -119,11 +119,11 @@ enum record_taken_what {
 };
 
 struct record_taken {
-    uint8_t what;              /* enum record_taken_what */
-    uint64_t time_s;           /* since the epoch */
-    uint64_t round;            /* rounds that are as before */
-    uint64_t before;           /* rounds that the run had */
-    char name[WIRE_NAME_MAX];  /* of the excluded worker; rollback: "" */
+    uint8_t what;             /* enum record_taken_what */
+    uint64_t time_s;          /* since the epoch */
+    uint64_t round;           /* rounds that are as before */
+    uint64_t before;          /* rounds that the run had */
+    char name[WIRE_NAME_MAX]; /* of the excluded worker; rollback: "" */
 };
 
 enum { RECORD_CLOCK_BYTES = 40, RECORD_SMALL_MAX = 256 };

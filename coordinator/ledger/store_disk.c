@@ -227,8 +227,13 @@ static enum status make(struct store_disk **d_p, const char *run_dir, const char
         return err_set(err, STATUS_INVALID, "the path of the run folder is too long");
     struct store_disk *d = mem_alloc(1, sizeof *d);
     if (!d) return err_set(err, STATUS_NOMEM, "no memory for the store");
-    *d = (struct store_disk){
-        .base.ops = &disk_ops, .fd = -1, .read_fd = -1, .init.fd = -1, .spool.fd = -1, .next = next, .dir = mem_strdup(run_dir)};
+    *d = (struct store_disk){.base.ops = &disk_ops,
+                             .fd = -1,
+                             .read_fd = -1,
+                             .init.fd = -1,
+                             .spool.fd = -1,
+                             .next = next,
+                             .dir = mem_strdup(run_dir)};
     if (!d->dir) {
         mem_free(d);
         return err_set(err, STATUS_NOMEM, "no memory for the store");

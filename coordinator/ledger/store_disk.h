@@ -23,7 +23,7 @@ struct store_disk {
     struct store base;
     char *dir;        /* RUN */
     const char *next; /* behind the names of its folders there: "", or STORE_NEXT; static */
-    int fd;    /* the segment open for appending, or -1 */
+    int fd;           /* the segment open for appending, or -1 */
     uint64_t segment, size;
     int read_fd; /* the segment read last, or -1 */
     uint64_t read_segment;
@@ -100,7 +100,7 @@ enum status store_disk_segment_put_aside(struct store *s, uint64_t segment, uint
 /* --- store_disk_switch.c --- */
 /* A new history of the run is prepared as RUN/journal.take-back, ..., beside the old one. With the file RUN/take-back,
  * which holds the suffix that the old names get, the new history counts (coordinator/ledger/history/take_back.h). */
-#define STORE_NEXT   ".take-back"
+#define STORE_NEXT ".take-back"
 #define STORE_SWITCH "take-back"
 /* Opens the store of the new history. */
 enum status store_disk_open_next(struct store **store_p, const char *run_dir, struct err *err) MUST_CHECK;

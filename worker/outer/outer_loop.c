@@ -131,9 +131,10 @@ static void log_joined(const struct outer_loop *loop, const struct msg_welcome *
 static void log_reload(const struct msg_welcome *m, uint64_t version)
 {
     if (m->taken_back)
-        log_warn("loading a snapshot, with fresh moments: the run was taken back (atoll rollback or atoll exclude), and "
-                 "version %" PRIu64 " of this worker belongs to its old history",
-                 version);
+        log_warn(
+            "loading a snapshot, with fresh moments: the run was taken back (atoll rollback or atoll exclude), and "
+            "version %" PRIu64 " of this worker belongs to its old history",
+            version);
     else if (version > m->current[0].version)
         log_warn("loading a snapshot: this worker is at version %" PRIu64 ", but the run's log ends at %" PRIu64
                  " (power cut at the coordinator, or an older copy of its folder)",

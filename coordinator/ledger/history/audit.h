@@ -14,9 +14,9 @@
 #include "coordinator/ledger/store.h"
 
 struct audit {
-    uint64_t from, to;                               /* rounds done at the first checkpoint, and at the end */
-    uint64_t records, deltas, updates, checkpoints;  /* that were compared */
-    struct record_taken taken[LEDGER_TAKEN_MAX];     /* [n_taken] what was taken back */
+    uint64_t from, to;                              /* rounds done at the first checkpoint, and at the end */
+    uint64_t records, deltas, updates, checkpoints; /* that were compared */
+    struct record_taken taken[LEDGER_TAKEN_MAX];    /* [n_taken] what was taken back */
     uint32_t n_taken;
     bool wrong;
     char what[1200]; /* the first difference: one line */

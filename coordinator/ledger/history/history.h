@@ -1,8 +1,8 @@
 /* Takes rounds of a stopped run back. The result is another run folder content, which the caller puts in place of the
  * old one (coordinator/ledger/history/take_back.h).
  *
- * - Rollback: the run stands where it stood when `round` rounds were merged and the next one had opened: its workers get
- *   the same samples again, so one that still has its delta of that round may send it.
+ * - Rollback: the run stands where it stood when `round` rounds were merged and the next one had opened: its workers
+ * get the same samples again, so one that still has its delta of that round may send it.
  * - Exclude: from round `round` on, the journal is written again without the deltas of one worker. Deltas of the others
  *   are replayed as they are; each outer step is computed from what remains, and its update gets the version that it
  *   would have had. The result is the run in which that worker was assigned and never delivered. Evaluations, the end
@@ -45,14 +45,14 @@ struct history_round {
 };
 
 struct history {
-    struct history_request request; /* exclude is borrowed */
-    uint64_t kept, before;          /* rounds that stay as they are; rounds of the run */
-    uint64_t base;                  /* the checkpoint from which the replay begins */
-    uint64_t first;                 /* the oldest segment that stays */
-    struct journal_ref cut, end;    /* first byte that goes; exclude: first byte behind what is written again */
-    uint64_t updates, tokens;       /* left out or written again; tokens of the run at the end of the old history */
+    struct history_request request;   /* exclude is borrowed */
+    uint64_t kept, before;            /* rounds that stay as they are; rounds of the run */
+    uint64_t base;                    /* the checkpoint from which the replay begins */
+    uint64_t first;                   /* the oldest segment that stays */
+    struct journal_ref cut, end;      /* first byte that goes; exclude: first byte behind what is written again */
+    uint64_t updates, tokens;         /* left out or written again; tokens of the run at the end of the old history */
     uint64_t kept_steps, kept_tokens; /* schedule position and tokens after `kept` rounds */
-    struct history_worker *workers; /* [n_workers] by member id; owned */
+    struct history_worker *workers;   /* [n_workers] by member id; owned */
     size_t n_workers;
     uint64_t changes[HISTORY_CHANGES_MAX]; /* [n_changes] hashes of settings that only the old history has */
     uint32_t n_changes;

@@ -2,6 +2,8 @@
  *
  * A part calls only parts further down in this list.
  *
+ *     repair.c          cuts a damaged journal
+ *     take_back.c       gives the new history the names of the old one
  *     audit.c           computes every update again
  *     history_plan.c    where the old history ends
  *     history_write.c   the new history

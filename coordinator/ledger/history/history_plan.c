@@ -12,11 +12,11 @@ enum { NAMES_MAX = 300 };
 struct skim {
     struct history *h;
     struct past *past;
-    uint64_t want;             /* rounds that stay; UINT64_MAX: up to the first delta of the excluded worker */
-    bool found;                /* h->cut is set */
+    uint64_t want; /* rounds that stay; UINT64_MAX: up to the first delta of the excluded worker */
+    bool found;    /* h->cut is set */
     struct journal_ref opened, opened_end; /* barrier: the record that opened the newest round, and its end */
     bool half;                             /* that round is not complete */
-    uint64_t alone;            /* exclude: the first round that only that worker delivered, + 1; 0: none */
+    uint64_t alone;                        /* exclude: the first round that only that worker delivered, + 1; 0: none */
     struct update_named *named;
 };
 
@@ -161,10 +161,11 @@ static enum status no_round(const struct history *h, const struct past *p, uint6
     const char *flag = exclude ? "--since" : "--to";
     unsigned long long first = exclude ? oldest + 1 : oldest, last = exclude || !done ? done : done - 1;
     if (!done || first > last)
-        return err_set(err, STATUS_INVALID,
-                       "the oldest checkpoint is that of round %llu, and the run has %llu rounds: there is nothing that "
-                       "can be taken back",
-                       oldest, done);
+        return err_set(
+            err, STATUS_INVALID,
+            "the oldest checkpoint is that of round %llu, and the run has %llu rounds: there is nothing that "
+            "can be taken back",
+            oldest, done);
     if (round > last)
         return err_set(err, STATUS_INVALID, "%s %llu: the run has %llu rounds; possible are %llu to %llu", flag,
                        (unsigned long long)round, done, first, last);
@@ -192,7 +193,8 @@ static enum status check_found(struct skim *s, const struct past *p, struct err 
     if (name && !deltas && h->request.round)
         return err_set(err, STATUS_INVALID, "%s has delivered nothing since round %llu", name,
                        (unsigned long long)h->request.round);
-    if (name && !deltas) return err_set(err, STATUS_INVALID, "%s has delivered nothing: there is nothing to exclude", name);
+    if (name && !deltas)
+        return err_set(err, STATUS_INVALID, "%s has delivered nothing: there is nothing to exclude", name);
     bool any = s->found && (h->kept < h->before || (name && s->half));
     return any ? STATUS_OK : no_round(h, p, h->request.round, err);
 }

@@ -85,14 +85,13 @@ static bool holds(const struct rewrite *w, uint32_t id, uint32_t fragment)
  * worker, and its samples are free again. */
 static enum status leave_out(struct rewrite *w, const struct record_delta *delta, struct err *err)
 {
-    struct record_drop drop = {
-        .id = delta->id, .fragment = UINT32_MAX, .round = delta->round, .code = REJECT_LATE};
+    struct record_drop drop = {.id = delta->id, .fragment = UINT32_MAX, .round = delta->round, .code = REJECT_LATE};
     return waits_in(w, delta->id, delta->round) ? ledger_write(w->l, RECORD_DROP, &drop, NULL, err) : STATUS_OK;
 }
 
-/* A payload that is parameters holds what the worker started from, with the excluded deltas in it. Its delta is what the
- * worker trained, theta - parameters, both of the old history. *payload becomes new theta - that delta. Where theta is
- * the same in both histories the parameters stay bit for bit; elsewhere the difference is rounded once. */
+/* A payload that is parameters holds what the worker started from, with the excluded deltas in it. Its delta is what
+ * the worker trained, theta - parameters, both of the old history. *payload becomes new theta - that delta. Where theta
+ * is the same in both histories the parameters stay bit for bit; elsewhere the difference is rounded once. */
 static enum status move_parameters(struct rewrite *w, struct record_delta *delta, struct store_part *payload,
                                    struct err *err)
 {
@@ -104,8 +103,7 @@ static enum status move_parameters(struct rewrite *w, struct record_delta *delta
     TRY(codec_create_for_fragment(&codec, w->l->config->codec.up, &w->l->layout, delta->fragment, err));
     enum status status = codec_decode(codec, payload->data, payload->size, w->values);
     for (uint64_t i = 0; status == STATUS_OK && i < frag->count; i++)
-        if (before[i] != now[i])
-            w->values[i] = (float)((double)now[i] - ((double)before[i] - (double)w->values[i]));
+        if (before[i] != now[i]) w->values[i] = (float)((double)now[i] - ((double)before[i] - (double)w->values[i]));
     if (status == STATUS_OK) status = codec_encode(codec, w->values, w->payload, w->payload_cap, &size, NULL);
     codec_destroy(codec);
     TRY(status);
@@ -257,11 +255,8 @@ static enum status go_to_cut(struct history *h, struct past *p, struct store *to
     TRY(past_read(p, (struct journal_ref){base->segment, JOURNAL_SEGMENT_HEADER}, h->cut, replay_visit, l, err));
     assert(round_done(&l->round) == h->kept);
     TRY(to->ops->segment_continue(to, h->cut.segment, h->cut.offset, err));
-    l->journal = (struct journal){.store = to,
-                                  .segment = h->cut.segment,
-                                  .size = h->cut.offset,
-                                  .durable = h->cut.offset,
-                                  .open = true};
+    l->journal = (struct journal){
+        .store = to, .segment = h->cut.segment, .size = h->cut.offset, .durable = h->cut.offset, .open = true};
     return STATUS_OK;
 }
 
@@ -309,8 +304,10 @@ static enum status rewrite(struct history *h, struct past *p, struct store *from
         w->named = mem_alloc(WIRE_NAMED_MAX, sizeof *w->named);
         memcpy(w->versions, l->round.versions, sizeof w->versions);
     }
-    if (old && w && w->named) status = follow_old(w, old, from, err);
-    else status = err_set(err, STATUS_NOMEM, "no memory to write the journal");
+    if (old && w && w->named)
+        status = follow_old(w, old, from, err);
+    else
+        status = err_set(err, STATUS_NOMEM, "no memory to write the journal");
     l->round.recent = (struct round_tally){0};
     if (status == STATUS_OK) status = past_read(p, h->cut, h->end, rewrite_visit, w, err);
     for (uint32_t f = 0; w && f < LAYOUT_FRAGMENTS_MAX; f++) mem_free(w->gone[f].versions);

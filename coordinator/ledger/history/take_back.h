@@ -13,8 +13,8 @@
 #include "common/base/status.h"
 #include "coordinator/ledger/history/history.h"
 
-/* Writes journal and checkpoints of the new history beside the old ones. `store`: of RUN. UNSUPPORTED: they are links or
- * on other disks. */
+/* Writes journal and checkpoints of the new history beside the old ones. `store`: of RUN. UNSUPPORTED: they are links
+ * or on other disks. */
 enum status take_back_prepare(const char *run, struct history *h, struct store *store, struct err *err) MUST_CHECK;
 /* The caller has written RUN/metrics.jsonl.take-back. Writes the suffix of the old names to suffix[cap]. */
 enum status take_back_commit(const char *run, char *suffix, size_t cap, struct err *err) MUST_CHECK;

@@ -366,12 +366,6 @@ void rig_assigned(struct rig *r, int worker)
     } while (rig_take(r, worker, MSG_ASSIGN, &m));
 }
 
-void rig_values(const struct rig *r, uint32_t fragment, float level, float *out)
-{
-    for (uint64_t i = 0; i < r->layout.fragments[fragment].count; i++)
-        out[i] = level * (0.01f + 0.001f * (float)(r->layout.fragments[fragment].offset + i));
-}
-
 static size_t payload_of(const struct rig *r, uint32_t fragment, float level, uint8_t *out)
 {
     struct codec *codec;

@@ -1,4 +1,4 @@
-#include "cli/ledger/take_back.h"
+#include "cli/ledger/take_run_back.h"
 
 #include "cli/ledger/metrics_cut.h"
 #include "cli/ledger/stopped_run.h"
@@ -29,7 +29,7 @@ static enum status exchange(const char *run, const struct take_back_request *req
     return status;
 }
 
-enum status take_back(const char *path, const struct take_back_request *request, struct err *err)
+enum status take_run_back(const char *path, const struct take_back_request *request, struct err *err)
 {
     struct stopped_run stopped;
     struct store *store;
