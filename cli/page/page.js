@@ -92,15 +92,16 @@
   }
 
   function rowOf(w, times, round) {
-    const row = make("tr"), absent = ABSENT.includes(w.state), behind = known(w.round) ? round + 1 - w.round : 0;
+    const row = make("tr"), absent = ABSENT.includes(w.state);
+    const behind = known(w.round) ? round - w.round : 0; // 1: its heartbeat is older than the last round
     row.className = absent ? "absent" : w.aside ? "aside" : "";
     const cells = [
       ["", w.name],
       ["", absent ? w.state : w.aside || w.doing || w.state],
-      ["round", known(w.round) ? `${w.round}${behind > 1 ? `, ${behind - 1} behind` : ""}` : ""],
+      ["round", known(w.round) ? `${w.round}${behind > 1 ? `, ${behind} behind` : ""}` : ""],
       ["step", known(w.step_s) && w.step_s > 0 ? units.duration(w.step_s) : ""],
-      ["speed", times && known(times.tokens_per_s) ? `${units.count(times.tokens_per_s)} tokens/s` : ""],
-      ["link", linkOf(w, times)],
+      ["speed", !absent && times && known(times.tokens_per_s) ? `${units.count(times.tokens_per_s)} tokens/s` : ""],
+      ["link", absent ? "" : linkOf(w, times)],
       ["heard", known(w.silent_s) ? (w.silent_s < 1 ? "now" : `${units.seconds(w.silent_s)} ago`) : ""],
       ["tokens", known(w.tokens) ? units.count(w.tokens) : ""],
     ];
