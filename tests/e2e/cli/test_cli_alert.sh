@@ -38,9 +38,9 @@ node_start coordinator
 until_true 20 "the coordinator" test -s run/address
 start alert.log "$BIN/atoll" alert run --every 1 --away 2 -- ./hook out '{}'
 alert=$pid
-tail -n 1 run/address >join
-chmod 600 join
-start far.log env ATOLL_JOIN="$(<join)" "$BIN/atoll" alert --every 1 --away 2 -- ./hook far
+tail -n 1 run/address >line
+chmod 600 line
+start far.log env ATOLL_JOIN="$(<line)" "$BIN/atoll" alert --every 1 --away 2 -- ./hook far
 far=$pid
 node_start a
 until_true 60 "three rounds" rounds_reach 3
@@ -89,7 +89,8 @@ chmod +x slow
 start slow.log "$BIN/atoll" alert run --every 1 --away 1 --limit 1 -- ./slow
 alert=$pid
 until_true 30 "the line about the time limit" grep -q 'away: the command took longer than 1 s and was killed; trying again in a minute' slow.log
-until_true 10 "the end of the command's child" bash -c '! kill -0 "$(<sleeper)" 2>/dev/null'
+child_ended() { ! kill -0 "$(<sleeper)"; }
+until_true 10 "the end of the command's child" child_ended
 kill -TERM "$alert"
 finish "$alert" 5 0 "atoll alert after a command that hung"
 start false.log "$BIN/atoll" alert run --every 1 --away 1 -- false
