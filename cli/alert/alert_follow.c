@@ -189,3 +189,11 @@ void alert_follow_answer(struct alert_follow *f, const json_t *status, const cha
         take_alerts(f, status);
     f->answer_us = now_us;
 }
+
+void alert_follow_refused(struct alert_follow *f, const char *why, uint64_t now_us)
+{
+    assert(now_us > 0 && !f->done);
+    if (!f->away_us) f->away_us = now_us;
+    if (!f->away) tell(f, "away", "", true, "%s", why);
+    f->away = true;
+}

@@ -50,6 +50,8 @@ struct alert_follow {
 
 /* An answer, or NULL: there is none, and `why` says why not. now_us > 0. */
 void alert_follow_answer(struct alert_follow *f, const json_t *status, const char *why, uint64_t now_us);
+/* The coordinator refuses to answer, as it does when its budget is used up: it is away from now on, for that reason. */
+void alert_follow_refused(struct alert_follow *f, const char *why, uint64_t now_us);
 /* The next message that may go now. False: none. The caller then calls alert_follow_sent. */
 bool alert_follow_next(struct alert_follow *f, uint64_t now_us, struct alert_message *message);
 void alert_follow_sent(struct alert_follow *f, const struct alert_message *message, bool success, uint64_t now_us);

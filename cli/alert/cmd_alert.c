@@ -68,13 +68,17 @@ static enum status follow(struct arguments *a, const struct join_target *target,
         struct err why = {0};
         enum status status = status_query(&a->question, target, &o, &why);
         /* A coordinator that starts has no address or folder yet; a name service may be away, too. */
-        bool waits = status == STATUS_OK || status == STATUS_CLOSED || (f.answer_us && status == STATUS_NOTFOUND);
+        bool waits = status == STATUS_OK || status == STATUS_CLOSED ||
+                     (f.answer_us && (status == STATUS_NOTFOUND || status == STATUS_REFUSED));
         if (!waits) {
             *err = why;
             json_decref(o);
             return status;
         }
-        alert_follow_answer(&f, o, why.msg, clock_monotonic_us());
+        if (status == STATUS_REFUSED)
+            alert_follow_refused(&f, why.msg, clock_monotonic_us());
+        else
+            alert_follow_answer(&f, o, why.msg, clock_monotonic_us());
         json_decref(o);
         TRY(send_messages(&f, a, err));
         while (f.done && alert_follow_waits(&f)) { /* the end is told, also after a failure */

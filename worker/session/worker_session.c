@@ -231,9 +231,9 @@ enum status worker_session_wait(struct worker_session *s, uint64_t timeout_us, s
     worker_session_receive(s, wait);
     if (may_rename(s) && outer_loop_name_refused(s->loop)) return take_next_name(s, err);
     TRY(session_check_join(s, err));
-    uint64_t silent = silent_us(s, now), limit = o->max_wait_us;
-    bool usual = limit == UINT64_MAX && heartbeat_heard_us(outer_loop_heartbeat(s->loop));
-    if (silent >= (usual ? WORKER_LOST_US : limit))
+    uint64_t silent = silent_us(s, now);
+    bool usual = o->max_wait_us == UINT64_MAX;
+    if (silent >= worker_session_limit_us(o, heartbeat_heard_us(outer_loop_heartbeat(s->loop)) > 0))
         return err_set(err, STATUS_INTERRUPTED, "the coordinator has not answered for %s (%s%s)",
                        units_whole_seconds((double)silent / 1e6).text, usual ? "the default of " : "", o->max_wait_by);
     return o->address_file[0] && silent >= ADDRESS_US ? follow_address(s, err) : STATUS_OK;

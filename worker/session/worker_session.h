@@ -66,6 +66,12 @@ static inline uint64_t worker_session_max_wait_us(uint64_t seconds)
     return seconds < UINT64_MAX / 1000000 ? seconds * 1000000 : UINT64_MAX - 1;
 }
 
+/* The limit of a wait without an answer; connected: the worker was at some time. UINT64_MAX: none. */
+static inline uint64_t worker_session_limit_us(const struct worker_session_options *o, bool connected)
+{
+    return o->max_wait_us == UINT64_MAX && connected ? WORKER_LOST_US : o->max_wait_us;
+}
+
 /* --- the coordinator's address ------------------------------------------------------------------------------------ */
 
 /* Sets join, run_dir and address_file. */
