@@ -42,7 +42,7 @@ struct worker_session_options {
     uint8_t run_id[WIRE_UUID];               /* of the run in the folder; zeros: unknown */
     uint64_t max_wait_us;    /* stop if the coordinator does not answer for this long; UINT64_MAX: no limit */
     const char *max_wait_by; /* name of this limit in messages: "--max-wait" */
-    bool supervised;         /* by atoll launch: wait for a coordinator that cannot be reached */
+    bool supervised;         /* by atoll launch or a service: wait for a coordinator that cannot be reached */
 
     void *host_ctx;
     /* INTERRUPTED: a signal asks the program to end. NULL: never. */
