@@ -67,17 +67,18 @@ node_start() { # NODE
 
 of_node() { tr '\0' '\n' <"/proc/$1/environ" 2>/dev/null | grep -qx "SLURMD_NODENAME=$2"; } # PID NODE
 
-# node_kill NODE: kills slurmd and the processes of its jobs, with the slurmstepd above them.
+# node_kill NODE: kills slurmd, each slurmstepd, then the processes of the jobs: a dead node reports no end of a job.
 node_kill() {
-    local proc id kill=("${node_pid[$1]}")
+    local proc id parent steps=() jobs=()
     for proc in /proc/[0-9]*; do
         id=${proc#/proc/}
         of_node "$id" "$1" || continue
-        kill+=("$id" "$(sed -nE 's/^PPid:\s*//p' "$proc/status" 2>/dev/null || true)")
+        jobs+=("$id")
+        parent=$(sed -nE 's/^PPid:\s*//p' "$proc/status" 2>/dev/null || true)
+        [[ $(cat "/proc/$parent/comm" 2>/dev/null || true) != slurmstepd ]] || steps+=("$parent")
     done
-    for id in "${kill[@]}"; do
-        [[ ! $id || $id == 1 || $id == "$$" ]] || kill -KILL "$id" 2>/dev/null || true
-    done
+    ((${#steps[@]})) || fail "no slurmstepd on $1"
+    for id in "${node_pid[$1]}" "${steps[@]}" "${jobs[@]}"; do kill -KILL "$id" 2>/dev/null || true; done
     wait "${node_pid[$1]}" 2>/dev/null || true
     ended "${node_pid[$1]}"
 }

@@ -106,7 +106,7 @@ enum status worker_session_dial(struct worker_session *s, struct err *err)
     struct transport *transport;
     struct link *link;
     TRY(transport_address_parse(&address, s->join, err));
-    address.quiet = !s->options->supervised; /* session_check_join says why */
+    address.quiet = !session_is_launched(s); /* session_check_join says why */
     TRY(transport_zmq_dial(&transport, &address, &s->options->self, err));
     TRY(link_open(&link, transport, outer_loop_heartbeat(s->loop), err));
     s->link = link;

@@ -47,7 +47,7 @@ struct worker_session_options {
      * connected, before that as worker_session_wait says. */
     uint64_t max_wait_us;
     const char *max_wait_by; /* name of this limit in messages: "--max-wait" */
-    bool supervised;         /* by atoll launch: wait for a coordinator that cannot be reached */
+    bool supervised;         /* by atoll launch or a service: wait for a coordinator that cannot be reached */
 
     void *host_ctx;
     /* INTERRUPTED: a signal asks the program to end. NULL: never. */
