@@ -129,7 +129,7 @@ cuda() {
     local debs=("$1"/debs/atoll-cuda_*.deb)
     [[ -e ${debs[0]} ]] || { echo "atoll-cuda: not built, because this machine has no toolkit" && return; }
     in_root "$1" sh -c 'cd /debs && apt-get -qy install --no-install-recommends ./atoll_*.deb ./atoll-cuda_*.deb' >cuda.log 2>&1 || fail "apt cannot install atoll-cuda"
-    in_root "$1" sh -c 'ldd /usr/lib/atoll_cuda.so' >>cuda.log 2>&1 || true
+    in_root "$1" sh -c 'ldd /usr/lib/atoll/atoll_cuda.so' >>cuda.log 2>&1 || true
     ! in_root "$1" sh -c 'cd /root && atoll launch configs/diloco.yaml --workers 1 --dir runs/gpu --train.devices=cuda' >gpu.log 2>&1 || fail "a worker trains on a GPU without a driver"
     grep -q 'no NVIDIA driver' gpu.log || fail "a worker without a driver says: $(<gpu.log)"
 }
