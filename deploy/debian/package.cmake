@@ -83,6 +83,6 @@ if(ATOLL_CUDA_BUILT)
     set(CPACK_DEBIAN_CUDA_PACKAGE_SECTION science)
     set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS "atoll (= ${version})")
     set(CPACK_DEBIAN_CUDA_DESCRIPTION "train one model on machines in different places, CUDA back end\n${about}\n.\n\
-This package lets workers train on NVIDIA GPUs. It needs NVIDIA's driver and the cuBLAS of its CUDA version.")
+This package lets workers train on NVIDIA GPUs. It needs NVIDIA's driver\nand the cuBLAS of its CUDA version.")
 endif()
 include(CPack)
