@@ -13,6 +13,7 @@ static const struct verb {
     const char *help;
     bool ignore_stdout; /* a failed write to stdout does not change the exit code */
 } verbs[] = {
+    {"init", cmd_init, "ask five questions, write run.yaml, say the commands of each machine", false},
     {"prepare", cmd_prepare, "turn text into token shards", false},
     {"launch", cmd_launch, "start a coordinator and workers on this machine", true},
     {"plan", cmd_plan, "plan a run: memory, bytes, time, and better settings", false},

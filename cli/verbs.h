@@ -3,6 +3,7 @@
 #ifndef CLI_VERBS_H
 #define CLI_VERBS_H
 
+int cmd_init(int argc, char **argv);
 int cmd_prepare(int argc, char **argv);
 int cmd_launch(int argc, char **argv);
 int cmd_plan(int argc, char **argv);

@@ -62,6 +62,7 @@ cli/page:           common/base common/config common/os wire worker/session cli 
 cli/export:         common/base common/config common/os common/tensor compress worker worker/model coordinator/run_folder.h cli
 cli/alert:          common/base common/config common/os wire worker/session cli cli/status
 cli/follow:         common/base common/config common/os common/tensor compress wire coordinator/run_folder.h coordinator/ledger cli
+cli/init:           common/base common/config common/os common/tensor cli cli/link cli/plan
 cli/link:           common/base common/config common/os wire coordinator/run_folder.h cli
 cli/plan:           common/base common/config common/os common/tensor compress wire wire/zmq gpu worker worker/outer worker/replica worker/sync coordinator coordinator/outer coordinator/round cli
 cli/region:         common/base common/config common/os common/tensor wire worker/link worker/outer worker/session coordinator coordinator/ledger coordinator/engine cli
