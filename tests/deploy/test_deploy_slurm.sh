@@ -125,6 +125,7 @@ held=''
 for proc in /proc/[0-9]*; do
     [[ $(tr '\0' ' ' <"$proc/cmdline" 2>/dev/null || true) == atoll-worker*worker-1* ]] && held=${proc#/proc/}
 done
+[[ $held ]] || fail "worker-1 has ended"
 kill -STOP "$held"
 at=$(rounds_done)
 ((at < 600)) || fail "the run was too fast to be held"
