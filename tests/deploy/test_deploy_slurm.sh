@@ -125,6 +125,7 @@ held=''
 for proc in /proc/[0-9]*; do
     [[ $(tr '\0' ' ' <"$proc/cmdline" 2>/dev/null || true) == atoll-worker*worker-1* ]] && held=${proc#/proc/}
 done
+[[ $held ]] || fail "worker-1 has ended"
 kill -STOP "$held"
 at=$(rounds_done)
 ((at < 600)) || fail "the run was too fast to be held"
@@ -135,6 +136,7 @@ until_true 120 "the end of the run" ended_with "$job" COMPLETED 0:0
 [[ $(hash_of run) == "$(hash_of plain)" ]] || fail "the run's hash is $(hash_of run), undisturbed it is $(hash_of plain)"
 (($(ls -d run/workers/* | wc -l) == 3)) || fail "the workers' folders: $(ls run/workers)"
 grep -q 'coordinator: exit code 75, workers: 75, restarts of the job: 2' job.log || fail "no clean stop: $(tail job.log)"
+echo "atoll.sbatch: two dead nodes and the time limit, theta hash $(hash_of run), undisturbed $(hash_of plain)"
 node_start "$last"
 until_true 60 "four idle nodes" idle 4
 
@@ -151,6 +153,7 @@ until_true 90 "the task on another node" restarts_are "${sites}_1" 1
 finish "$coordinator" 120 0 "the coordinator"
 for task in 0 1 2; do until_true 30 "the end of task $task" ended_with "${sites}_$task" COMPLETED 0:0; done
 [[ $(hash_of far) == "$(hash_of plain)" ]] || fail "the hash with sites is $(hash_of far), undisturbed it is $(hash_of plain)"
+echo "site.sbatch: a dead node, theta hash $(hash_of far)"
 
 # --- what no restart helps ends the job
 

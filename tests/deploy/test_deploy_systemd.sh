@@ -38,8 +38,13 @@ service() {
     read -ra env <<<"$(values "$unit" Environment | tr '\n' ' ' | place)"
     start "$unit.log" env -i PATH=/usr/bin:/bin "${env[@]}" ${TRACE:+strace -f -qq -o "$unit.calls"} "${words[@]}"
 }
+page_port=$((30000 + RANDOM % 20000))
 main_of() { [[ $TRACE ]] && descendants "$1" | sed -n 1p || echo "$1"; } # the program under strace
-place() { sed "s|/etc/atoll|$WORK/etc|g; s|/var/lib|$WORK/var|g; s|%H|box|g; s|%d|$WORK/credentials|g; s|tcp://0.0.0.0:29600|tcp://127.0.0.1:*|"; }
+place() { # what systemd replaces, and the folders of this test
+    sed -e "s|/etc/atoll|$WORK/etc|g; s|/var/lib|$WORK/var|g; s|tcp://0.0.0.0:29600|tcp://127.0.0.1:*|" \
+        -e "s|%H|box|g; s|%d|$WORK/credentials|g; s|\${CREDENTIALS_DIRECTORY}|$WORK/credentials|g" \
+        -e "s|\$PAGE|--listen=127.0.0.1:$page_port|"
+}
 TRACE=$(type -P strace || true)
 [[ ! $TRACE ]] || strace -qq true 2>/dev/null || TRACE=''
 for unit in atoll-coordinator atoll-worker; do
@@ -64,6 +69,12 @@ cp var/atoll/run/address credentials/join
 service atoll-worker
 worker=$pid
 until_true 60 "20 rounds" rounds_reach 20 var/atoll/run
+if "$BIN/atoll" page --help >/dev/null 2>&1; then
+    service atoll-page
+    until_true 20 "the page" bash -c "exec 3<>/dev/tcp/127.0.0.1/$page_port"
+    kill -TERM "$(main_of "$pid")"
+    finish "$pid" 20 0 "a stopped page"
+fi
 kill -TERM "$(main_of "$worker")"
 finish "$worker" 30 75 "a stopped worker"
 kill -TERM "$(main_of "$coordinator")"

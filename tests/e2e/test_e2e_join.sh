@@ -39,6 +39,8 @@ status() { ATOLL_JOIN=$1 exec "$BIN/atoll" status; }
 ends 'host does not exist' 2 'not found' worker "tcp://host..name:29600/$key/$key" --name w1
 ends 'connection refused' 1 'refused the connection' worker "tcp://127.0.0.1:1/$key/$key" --name w2
 ends 'wrong secret' 2 'refused the secret' worker "$endpoint/$server/$key" --name w3
+# A service waits for its coordinator, but not for a key that is refused.
+ATOLL_SUPERVISED=1 ends 'wrong secret of a service' 2 'refused the secret' worker "$endpoint/$server/$key" --name w3
 ends 'key of another coordinator' 2 'does not accept the server key' worker "$endpoint/$key/$secret" --name w4
 start relay.log "$BIN/atoll" relay none --to "127.0.0.1:${endpoint##*:}" --control "$WORK/line"
 until_true 20 "the relay's address" grep -q '^127' relay.log
