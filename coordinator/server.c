@@ -39,6 +39,7 @@ enum {
     ANSWER_US = 100000,      /* work that takes longer is interrupted by answers */
     LEAVE_US = 5000000,      /* for workers to hear that the budget is used up, and to go */
     LEAVE_EVERY_US = 200000, /* between two messages about it */
+    KNOCK_US = 1200000,      /* a worker without a session says HELLO within this */
     LONG_BYTES = 4 << 20,    /* work on fewer bytes takes milliseconds, a thread for it some 50 us */
 };
 
@@ -344,12 +345,12 @@ static void dismiss_peer(struct server *s, uint64_t peer, const char *text)
  * is not read takes no place away. */
 static void dismiss(struct server *s, const char *text)
 {
-    uint64_t now = clock_monotonic_us(), end = now + LEAVE_US, at = 0, peer;
+    uint64_t now = clock_monotonic_us(), least = now + KNOCK_US, end = now + LEAVE_US, at = 0, peer;
     enum wire_lane lane;
     const uint8_t *data;
     size_t size;
     for (; now < end && !stop_signal; now = clock_monotonic_us()) {
-        if (now >= at && !engine_dismiss(s->engine, text)) return;
+        if (now >= at && !engine_dismiss(s->engine, text) && now >= least) return;
         if (now >= at) at = now + LEAVE_EVERY_US;
         enum status status = s->transport->ops->recv(s->transport, at - now, &peer, &lane, &data, &size);
         if (status == STATUS_OK && lane == WIRE_CONTROL) dismiss_peer(s, peer, text);
@@ -525,8 +526,8 @@ static enum status serve(struct server *s, struct err *err)
         }
         enum status status = turn(s, err);
         if (status == STATUS_SPENT) {
-            char text[sizeof err->msg]; /* of the run upstream */
-            memcpy(text, err->msg, sizeof text);
+            char text[sizeof err->msg];
+            snprintf(text, sizeof text, "the run upstream %.400s", err->msg);
             return end_early(s, text, err);
         }
         TRY(status);

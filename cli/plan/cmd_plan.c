@@ -168,6 +168,18 @@ static void print_plan(const struct verb *v)
            units_bytes((double)r->bytes_down).text);
 }
 
+/* A run that stops early is known before it starts. */
+static void print_budget(const struct config *config, const struct plan_run *r)
+{
+    double hours = r->seconds / 3600, gb = (double)(r->bytes_up + r->bytes_down) * 1e-9;
+    if (config->run.max_hours > 0 && hours > config->run.max_hours)
+        printf("budget       run.max_hours %g ends this run at %s of it\n", config->run.max_hours,
+               units_percent(config->run.max_hours / hours).text);
+    if (config->run.max_gb > 0 && gb > config->run.max_gb)
+        printf("budget       run.max_gb %g ends this run at %s of it\n", config->run.max_gb,
+               units_percent(config->run.max_gb / gb).text);
+}
+
 static void print_choice(const struct verb *v)
 {
     printf("\n%-44s %11s %11s %11s %8s %8s\n", "instead", "a round", "utilization", "the run", "up", "down");
@@ -229,6 +241,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     TRY(plan_make(&v->plan, &request, &none, v->json ? &v->ends_s : NULL, err));
     progress_end(&v->progress);
     if (!v->json) print_plan(v);
+    if (!v->json) print_budget(&v->plan.config, &v->plan.run);
     fflush(stdout);
     if (!v->only) TRY(plan_choose(&v->choice, &v->plan, &request, err));
     progress_end(&v->progress);

@@ -36,7 +36,7 @@ enum status engine_budget_keep(struct engine *e, struct err *err)
 /* One of the two limits. */
 struct limit {
     const char *key, *unit;
-    double used, most; /* most 0: none */
+    double used, most;
 };
 
 static void reach(struct engine *e, const struct limit *l)
@@ -51,19 +51,22 @@ static void reach(struct engine *e, const struct limit *l)
              (unsigned long long)round_done(&e->ledger.round) + 1);
 }
 
+static void look_at(struct engine *e, int64_t subject, const struct limit *l)
+{
+    struct engine_alert alert = {.rule = ALERT_BUDGET, .subject = subject, .fires = alert_budget(l->used, l->most)};
+    if (alert.fires)
+        engine_alert(e, &alert, "%s of %s is used: %.3g of %g %s; at the limit the run stops with a checkpoint",
+                     units_percent(l->used / l->most).text, l->key, l->used, l->most, l->unit);
+    if (l->used >= l->most && !e->budget.reached) reach(e, l);
+}
+
+/* After every message: a run without a limit reads no counters. */
 static void look(struct engine *e)
 {
-    const struct limit limits[] = {{"run.max_hours", "h", engine_hours(e), e->config.run.max_hours},
-                                   {"run.max_gb", "GB", engine_gb(e), e->config.run.max_gb}};
+    double hours = e->config.run.max_hours, gb = e->config.run.max_gb;
     if (e->ledger.done) return;
-    for (int i = 0; i < 2; i++) {
-        const struct limit *l = &limits[i];
-        struct engine_alert alert = {.rule = ALERT_BUDGET, .subject = i, .fires = alert_budget(l->used, l->most)};
-        if (alert.fires)
-            engine_alert(e, &alert, "%s of %s is used: %.3g of %g %s; at the limit the run stops with a checkpoint",
-                         units_percent(l->used / l->most).text, l->key, l->used, l->most, l->unit);
-        if (l->most > 0 && l->used >= l->most && !e->budget.reached) reach(e, l);
-    }
+    if (hours > 0) look_at(e, 0, &(struct limit){"run.max_hours", "h", engine_hours(e), hours});
+    if (gb > 0) look_at(e, 1, &(struct limit){"run.max_gb", "GB", engine_gb(e), gb});
 }
 
 bool engine_budget_closes(struct engine *e)

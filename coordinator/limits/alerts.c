@@ -109,6 +109,16 @@ const struct alert *alerts_find(const struct alerts *a, enum alert_rule rule, in
     return i < a->n ? &a->firing[i] : NULL;
 }
 
+static bool ended_recently(const struct alerts *a, enum alert_rule rule, int64_t subject, uint64_t now_us)
+{
+    for (uint32_t i = 0; i < ALERTS_MAX; i++) {
+        const struct alert_end *end = &a->ends[i];
+        if (end->at_us && end->rule == rule && end->subject == subject && now_us - end->at_us < ALERT_QUIET_US)
+            return true;
+    }
+    return false;
+}
+
 enum alert_change alerts_set(struct alerts *a, enum alert_rule rule, int64_t subject, bool fires, const char *worker,
                              const char *text, uint64_t now_us, struct alert *ended_p)
 {
@@ -118,10 +128,12 @@ enum alert_change alerts_set(struct alerts *a, enum alert_rule rule, int64_t sub
     if (!fires && !fired) return ALERT_SAME;
     if (!fires) {
         if (ended_p) *ended_p = a->firing[i];
+        a->ends[a->next] = (struct alert_end){rule, subject, now_us};
+        a->next = (a->next + 1) % ALERTS_MAX;
         memmove(a->firing + i, a->firing + i + 1, (--a->n - i) * sizeof *a->firing);
         return ALERT_ENDS;
     }
-    if (!fired && a->n == ALERTS_MAX) return ALERT_SAME;
+    if (!fired && (a->n == ALERTS_MAX || ended_recently(a, rule, subject, now_us))) return ALERT_SAME;
     struct alert *alert = &a->firing[i];
     if (!fired) {
         *alert = (struct alert){.rule = rule, .subject = subject, .since_us = now_us};

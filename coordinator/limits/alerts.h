@@ -24,6 +24,7 @@ enum alert_rule {
 };
 
 enum { ALERTS_MAX = 64, ALERT_TEXT_MAX = 512, ALERT_ROUNDS = 5, ALERT_LOSSES = 8, ALERT_NO_SUBJECT = -1 };
+#define ALERT_QUIET_US UINT64_C(60000000)
 
 /* "no_round"; as in status --json. */
 const char *alert_rule_name(enum alert_rule rule);
@@ -68,6 +69,12 @@ struct alerts {
     struct alert firing[ALERTS_MAX]; /* [n] oldest first */
     uint32_t n;
     uint64_t total[ALERT_RULES]; /* starts by this process */
+    struct alert_end {
+        enum alert_rule rule;
+        int64_t subject;
+        uint64_t at_us; /* 0: none */
+    } ends[ALERTS_MAX]; /* ring: the latest ends */
+    uint32_t next;
 };
 
 enum alert_change { ALERT_SAME, ALERT_STARTS, ALERT_ENDS };
@@ -75,7 +82,9 @@ enum alert_change { ALERT_SAME, ALERT_STARTS, ALERT_ENDS };
 /* NULL: it does not fire. */
 const struct alert *alerts_find(const struct alerts *a, enum alert_rule rule, int64_t subject);
 /* Whether an alert of the rule and subject fires from now on. `text` is copied while it fires; worker may be NULL.
- * ENDS: *ended_p (may be NULL) is the alert that was removed. A start beyond ALERTS_MAX is only counted: SAME. */
+ * ENDS: *ended_p (may be NULL) is the alert that was removed. SAME also if there are ALERTS_MAX already, or if
+ * this one ended within ALERT_QUIET_US: rounds of milliseconds must not fill the log. It starts later if it still
+ * fires. now_us > 0. */
 enum alert_change alerts_set(struct alerts *a, enum alert_rule rule, int64_t subject, bool fires, const char *worker,
                              const char *text, uint64_t now_us, struct alert *ended_p);
 

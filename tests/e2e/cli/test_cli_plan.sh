@@ -63,6 +63,10 @@ ATOLL_HOST_MEMORY=1000000 expect_failure 1 'atoll: *needs *free*' plan --link 1g
 expect_success plan --link 1gbit --step-seconds 1 --params 5000000 --model.family=external
 [[ $out == *'; 5 M parameters, 3 workers'* ]] || fail "$out"
 
+expect_success plan --link 1gbit --step-seconds 1 --only --run.max_hours=1e-6 --run.max_gb=1e6
+[[ $out == *'budget       run.max_hours 1e-06 ends this run at '*' % of it'* ]] || fail "$out"
+[[ $out != *'run.max_gb'* ]] || fail "$out"
+
 # Six fragments with a window each: at 1 Mbit/s an answer takes minutes. Nothing is sent twice.
 sent() {
     expect_success plan --link "$1,rtt=50ms" --step-seconds 1 --only --json --model.n_layer=8 --model.n_embd=512 \

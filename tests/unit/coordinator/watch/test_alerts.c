@@ -131,4 +131,18 @@ TEST(test_list_of_alerts)
     assert_int_equal(a.n, ALERTS_MAX);
 }
 
+/* A worker that is late in every third round of 20 ms: one line a minute. */
+TEST(test_flapping_alert_is_quiet)
+{
+    struct alerts a = {.n = 0};
+    int starts = 0, ends = 0;
+    for (uint64_t us = 20000; us < 3600 * UINT64_C(1000000); us += 20000) {
+        enum alert_change change = alerts_set(&a, ALERT_WORKER_MISSING, 1, us / 20000 % 3 != 0, "w", "late", us, NULL);
+        starts += change == ALERT_STARTS;
+        ends += change == ALERT_ENDS;
+    }
+    assert_in_range(starts, 55, 60);
+    assert_in_range(ends, 55, 60);
+}
+
 TEST_MAIN(NULL, NULL)
