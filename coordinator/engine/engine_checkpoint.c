@@ -133,6 +133,7 @@ void engine_watch_loss(struct engine *e, uint64_t round, double loss)
              "(checkpoints/round_%06llu, later before_jump_%06llu) until the loss is back",
              loss, (unsigned long long)round, limit, (unsigned long long)e->kept_round,
              (unsigned long long)e->kept_round, (unsigned long long)e->kept_round);
+    snprintf(e->watch.loss_text, sizeof e->watch.loss_text, "%.500s", text);
     engine_tell(e, text);
     engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
 }
@@ -185,6 +186,13 @@ void engine_limit_behind(struct engine *e)
     e->behind_most = most;
 }
 
+/* The oldest checkpoint has no more readers, or late members and followers keep too many. */
+static bool can_go(const struct engine *e)
+{
+    if (e->n_kept > e->config.checkpoint.keep + e->behind_most) return true;
+    return !engine_snapshot_is_followed(e, &e->kept[0]) && all_past(e, &e->kept[1]);
+}
+
 /* Long work: a file of many gigabytes takes time to remove. */
 static enum status collect(void *arg, struct err *err)
 {
@@ -197,7 +205,7 @@ static enum status collect(void *arg, struct err *err)
     e->sweep_due = false;
     e->collect_us = e->now_us + COLLECT_US;
     e->collect_due = keep && e->n_kept > keep;
-    while (keep && e->n_kept > keep && (e->n_kept > keep + e->behind_most || all_past(e, &e->kept[1]))) {
+    while (keep && e->n_kept > keep && can_go(e)) {
         if (!removed(e, take_away(e, e->kept[0].round, &why), &why)) {
             e->collect_due = false; /* retry after the next checkpoint */
             break;

@@ -143,7 +143,7 @@ union small {
     struct record_delta delta;
     struct record_drop drop;
     struct record_eval eval;
-    struct record_clock done;
+    struct record_clock clock;
     struct record_val val;
     struct round_upstream grant;
     struct record_seal seal;
@@ -268,7 +268,7 @@ static enum status fold(struct ledger *l, const struct journal_record *record, s
 {
     union small m;
     const uint16_t type = record->type;
-    bool early = type == RECORD_RUN || type == RECORD_START || type == RECORD_MODEL;
+    bool early = type == RECORD_RUN || type == RECORD_START || type == RECORD_MODEL || type == RECORD_CLOCK;
     if (!early && !l->modelled) return STATUS_CORRUPT;
     if (l->modelled) l->round.clock_us = l->clock.elapsed_us;
     if (type == RECORD_START) return fold_start(l, record->size);
@@ -283,11 +283,12 @@ static enum status fold(struct ledger *l, const struct journal_record *record, s
     case RECORD_DELTA: return fold_delta(l, record->at, &m.delta);
     case RECORD_DROP: return round_fold_drop(&l->round, m.drop.id, m.drop.round, m.drop.fragment, m.drop.code);
     case RECORD_EVAL: return fold_eval(l, &m.eval);
-    case RECORD_DONE: return fold_done(l, &m.done);
+    case RECORD_DONE: return fold_done(l, &m.clock);
     case RECORD_VAL: return fold_val(l, &m.val);
     case RECORD_GRANT: return round_fold_grant(&l->round, &m.grant);
     case RECORD_SEAL: return round_fold_seal(&l->round, m.seal.round);
     case RECORD_JUMP: return fold_jump(l, &m.jump);
+    case RECORD_CLOCK: l->clock = m.clock; return STATUS_OK;
     case RECORD_TAKEN: return fold_taken(l, &m.taken);
     default: return STATUS_CORRUPT;
     }

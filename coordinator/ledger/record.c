@@ -120,6 +120,7 @@ static const struct {
     [RECORD_GRANT] = {"GRANT", grant_fields, NULL},
     [RECORD_SEAL] = {"SEAL", seal, NULL},
     [RECORD_JUMP] = {"JUMP", jump, NULL},
+    [RECORD_CLOCK] = {"CLOCK", record_clock_fields, NULL},
     [RECORD_TAKEN] = {"TAKEN", record_taken_fields, NULL},
 };
 

@@ -27,6 +27,7 @@ enum record_type {
     RECORD_GRANT, /* upstream's assignment */
     RECORD_SEAL,  /* the deltas of the round are fixed, and may go upstream */
     RECORD_JUMP,  /* upstream's parameters were loaded; a checkpoint with them follows */
+    RECORD_CLOCK, /* nothing else was written for a while: what run.max_hours and run.max_gb count stays known */
 
     RECORD_TAKEN, /* an operator took rounds back; the records behind it are the run's history from there on */
 };
@@ -136,7 +137,7 @@ const char *record_name(uint16_t type);
 const struct field *record_fields(enum record_type type);
 const struct field *record_more(enum record_type type);
 
-/* record: struct record_X of the type, record_clock of DONE and UPDATE, NULL of START,
+/* record: struct record_X of the type, record_clock of DONE, CLOCK and UPDATE, NULL of START,
  * round_upstream of GRANT. */
 size_t record_size(enum record_type type, const void *record);
 /* DELTA and UPDATE: the caller appends the payload or the object. Sets w->bad when the buffer is too small. */

@@ -130,6 +130,12 @@ static uint64_t free_bytes(struct store *s)
     return statvfs(store_disk_of(s)->dir, &disk) ? UINT64_MAX : (uint64_t)disk.f_bavail * disk.f_frsize;
 }
 
+static uint64_t total_bytes(struct store *s)
+{
+    struct statvfs disk;
+    return statvfs(store_disk_of(s)->dir, &disk) ? UINT64_MAX : (uint64_t)disk.f_blocks * disk.f_frsize;
+}
+
 static enum status segment_list(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
@@ -192,10 +198,13 @@ static const struct store_ops disk_ops = {
     .segment_read = segment_read,
     .segment_size = segment_size,
     .free_bytes = free_bytes,
+    .total_bytes = total_bytes,
     .segment_list = segment_list,
     .segment_remove = segment_remove,
     .segment_put_aside = store_disk_segment_put_aside,
     .files_keep = store_disk_files_keep,
+    .file_size = store_disk_file_size,
+    .file_read = store_disk_file_read,
     .init_folder = store_init_folder,
     .checkpoint_write = store_disk_checkpoint_write,
     .checkpoint_list = store_disk_checkpoint_list,

@@ -64,6 +64,9 @@ void store_disk_unmap(struct store_disk *d);
 /* See struct store_ops. */
 enum status store_disk_files_keep(struct store *s, const char *init_dir, const char *tokenizer, bool configs,
                                   const struct frozen *frozen, bool anew, struct err *err) MUST_CHECK;
+enum status store_disk_file_size(struct store *s, const char *name, uint64_t *size_p) MUST_CHECK;
+enum status store_disk_file_read(struct store *s, const char *name, uint64_t offset, void *dst, size_t size,
+                                 struct err *err) MUST_CHECK;
 /* The path of their folder, which may not exist. */
 void store_disk_files_path(const struct store_disk *d, char out[FILEIO_PATH_MAX]);
 
