@@ -152,7 +152,7 @@ static void audit(const char *run, struct audit *a)
     struct store *store;
     err = (struct err){0};
     assert_int_equal(store_disk_open_read(&store, at(run), &err), STATUS_OK);
-    if (audit_run(a, store, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (audit_run(a, store, NULL, &err) != STATUS_OK) fail_msg("%s", err.msg);
     store->ops->close(store);
 }
 
