@@ -3,10 +3,13 @@
 #include <stdio.h>
 
 #include "cli/ledger/stopped_run.h"
+#include "cli/progress.h"
 #include "cli/verbs.h"
 #include "common/base/text.h"
 #include "common/config/options.h"
 #include "coordinator/ledger/history/audit.h"
+
+enum { PATIENCE_US = 500000 };
 
 static enum status report(const char *run, const struct audit *a, struct err *err)
 {
@@ -31,6 +34,11 @@ static enum status report(const char *run, const struct audit *a, struct err *er
     return err_set(err, STATUS_CORRUPT, "%s", a->what);
 }
 
+static void show(void *ctx, uint64_t done, uint64_t total)
+{
+    progress_show_bytes(ctx, "auditing the journal:", done, total);
+}
+
 static enum status run(struct options *o, void *ctx, struct err *err)
 {
     struct stopped_run stopped;
@@ -40,7 +48,11 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     enum status status = stopped_run_open_read(&stopped, o->args[0], "then audit the run", err);
     if (status == STATUS_OK) status = store_disk_open_read(&store, stopped.dir, err);
     if (status == STATUS_OK) {
-        status = audit_run(&a, store, err);
+        struct progress progress = {0};
+        const struct history_watch watch = {show, &progress};
+        progress_begin(&progress, PATIENCE_US);
+        status = audit_run(&a, store, &watch, err);
+        progress_end(&progress);
         store->ops->close(store);
         if (status == STATUS_OK) status = report(stopped.dir, &a, err);
     }

@@ -2,9 +2,17 @@
 
 #include "cli/ledger/metrics_cut.h"
 #include "cli/ledger/stopped_run.h"
+#include "cli/progress.h"
 #include "coordinator/ledger/history/take_back.h"
 #include "coordinator/ledger/store_disk.h"
 #include "coordinator/run_folder.h"
+
+enum { PATIENCE_US = 500000 };
+
+static void show(void *ctx, uint64_t done, uint64_t total)
+{
+    progress_show_bytes(ctx, "replaying the journal:", done, total);
+}
 
 static enum status write_metrics(const char *run, const struct history *h, struct err *err)
 {
@@ -15,13 +23,14 @@ static enum status write_metrics(const char *run, const struct history *h, struc
 }
 
 static enum status exchange(const char *run, const struct take_back_request *request, struct history *h,
-                            struct store *store, struct err *err)
+                            struct store *store, struct progress *progress, struct err *err)
 {
     char suffix[64];
     enum status status = take_back_prepare(run, h, store, err);
     if (status == STATUS_OK) status = write_metrics(run, h, err);
     if (status == STATUS_OK && request->ready) status = request->ready(h, run, err);
     if (status == STATUS_OK) status = take_back_commit(run, suffix, sizeof suffix, err);
+    progress_end(progress);
     if (status == STATUS_OK)
         request->done(h, run, suffix);
     else
@@ -37,8 +46,14 @@ enum status take_run_back(const char *path, const struct take_back_request *requ
     if (status == STATUS_OK) status = store_disk_open(&store, stopped.dir, err);
     if (status == STATUS_OK) {
         struct history h;
-        status = history_plan(&h, &request->history, store, err);
-        if (status == STATUS_OK) status = exchange(stopped.dir, request, &h, store, err);
+        struct progress progress = {0};
+        struct history_request history = request->history;
+        const struct history_watch watch = {show, &progress};
+        history.watch = &watch;
+        progress_begin(&progress, PATIENCE_US);
+        status = history_plan(&h, &history, store, err);
+        if (status == STATUS_OK) status = exchange(stopped.dir, request, &h, store, &progress, err);
+        progress_end(&progress);
         history_finish(&h);
         store->ops->close(store);
     }

@@ -239,6 +239,20 @@ static void report_tail(const struct engine *e, const struct journal_tail *tail)
         (unsigned long long)e->lost.updates, rounds, tail->aside, (unsigned long long)done);
 }
 
+/* Says what operators took back. */
+static void report_taken(const struct ledger *l)
+{
+    for (uint32_t i = 0; i < l->n_taken; i++) {
+        const struct record_taken *t = &l->taken[i];
+        unsigned long long before = t->before, round = t->round;
+        if (t->what == RECORD_TAKEN_ROLLBACK)
+            log_info("this run was rolled back from round %llu to round %llu", before, round);
+        else
+            log_info("this run excluded worker %s since round %llu, when it had %llu rounds", t->name, round + 1,
+                     before);
+    }
+}
+
 /* Adds the damaged checkpoint to the error of a recovery that needed it. */
 static enum status explain(const struct engine *e, enum status status, struct err *err)
 {
@@ -268,6 +282,7 @@ static enum status recover(struct engine *e, struct err *err)
         status = journal_recover(&e->ledger.journal, e->store, newest ? newest->segment : 0, visit, &tail, e, err);
     if (status != STATUS_OK) return explain(e, status, err);
     report_tail(e, &tail);
+    report_taken(&e->ledger);
     for (uint32_t f = 0; engine_serves(e) && f < e->ledger.layout.n_fragments; f++) {
         const struct update_entry *now = update_log_find(&e->ledger.log, f, e->ledger.round.versions[f]);
         if (!now || now->hash != e->ledger.outer.fragments[f].hash)

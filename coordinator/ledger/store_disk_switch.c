@@ -73,7 +73,6 @@ enum status store_disk_switch_suffix(const char *run, char *suffix, size_t cap, 
 enum status store_disk_switch_decide(const char *run, const char *suffix, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
-    TRY(dir_sync(run, err)); /* the prepared names come first */
     path_in(path, run, STORE_SWITCH, "");
     return file_write(path, suffix, strlen(suffix), err);
 }

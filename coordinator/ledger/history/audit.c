@@ -13,6 +13,7 @@ struct work {
     struct audit *a;
     struct past past;
     struct update_named *named; /* [WIRE_NAMED_MAX] */
+    uint64_t before, total;     /* bytes of the segments before this one; of all */
 };
 
 /* END: stops the audit at the first difference. */
@@ -71,6 +72,8 @@ static enum status visit(void *ctx, const struct journal_record *record, struct 
     struct work *w = ctx;
     struct err why = {0};
     enum status status = ledger_replay(&w->past.ledger, record, &why);
+    const struct history_watch *watch = w->past.watch;
+    if (watch) watch->read(watch->ctx, w->before + record->at.offset, w->total);
     w->a->records++;
     w->a->deltas += record->type == RECORD_DELTA;
     w->a->updates += record->type == RECORD_UPDATE;
@@ -123,6 +126,7 @@ static enum status check_segment(struct work *w, uint64_t segment, bool last, st
     if (w->a->wrong) return STATUS_END;
     if (status == STATUS_CORRUPT) return differs(w->a, "%s", why.msg);
     if (status != STATUS_OK) return err_set(err, status, "%s", why.msg);
+    w->before += source.size;
     if (end.good == source.size) return STATUS_OK;
     return differs(w->a,
                    "journal/%08llu.log: its last %llu bytes, from byte %llu on, are no whole record: they are damaged, "
@@ -154,6 +158,12 @@ static enum status check_all(struct work *w, struct err *err)
     struct past *p = &w->past;
     uint64_t at = p->checkpoints[0].segment;
     const uint64_t last = p->n_segments ? p->segments[p->n_segments - 1] : 0;
+    for (size_t i = 0; i < p->n_segments; i++) {
+        uint64_t size;
+        if (p->segments[i] < at) continue;
+        TRY(p->store->ops->segment_size(p->store, p->segments[i], &size, err));
+        w->total += size;
+    }
     TRY(check_all_read(w, err));
     TRY(judge(w->a, past_load(p, &p->checkpoints[0], p->store, &why), &why, err));
     w->a->checkpoints++;
@@ -170,13 +180,13 @@ static enum status check_all(struct work *w, struct err *err)
     return STATUS_OK;
 }
 
-enum status audit_run(struct audit *a, struct store *store, struct err *err)
+enum status audit_run(struct audit *a, struct store *store, const struct history_watch *watch, struct err *err)
 {
     struct work w = {.a = a};
     *a = (struct audit){0};
     w.named = mem_alloc(WIRE_NAMED_MAX, sizeof *w.named);
     if (!w.named) return err_set(err, STATUS_NOMEM, "no memory to read the journal");
-    enum status status = past_open(&w.past, store, err);
+    enum status status = past_open(&w.past, store, watch, err);
     if (status == STATUS_OK) {
         a->from = w.past.checkpoints[0].round;
         status = check_all(&w, err);

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "coordinator/ledger/history/history.h"
 #include "coordinator/ledger/ledger.h"
 #include "coordinator/ledger/store.h"
 
@@ -23,6 +24,7 @@ struct audit {
 };
 
 /* OK also if something differs: a->wrong. NOTFOUND: the run has no checkpoint. */
-enum status audit_run(struct audit *a, struct store *store, struct err *err) MUST_CHECK;
+enum status audit_run(struct audit *a, struct store *store, const struct history_watch *watch,
+                      struct err *err) MUST_CHECK;
 
 #endif

@@ -25,10 +25,17 @@
 
 enum { HISTORY_CHANGES_MAX = 32 };
 
+/* Called for each record of the journal that is read: bytes so far, of how many. Each pass begins at 0. */
+struct history_watch {
+    void (*read)(void *ctx, uint64_t done, uint64_t total);
+    void *ctx;
+};
+
 struct history_request {
     const char *exclude; /* the worker's name; NULL: a rollback */
     uint64_t round;      /* rollback: the rounds that stay. exclude: the first round without the worker; 0: all */
     bool keep_member;    /* exclude: the worker keeps its place */
+    const struct history_watch *watch; /* borrowed; NULL: none */
 };
 
 /* The deltas of one member that are left out. */

@@ -19,6 +19,7 @@
 /* Checkpoints and segments of a stopped run, and a ledger that follows them. */
 struct past {
     struct store *store;
+    const struct history_watch *watch;   /* or NULL */
     struct checkpoint_info *checkpoints; /* [n_checkpoints] ascending, without the damaged ones; owned */
     size_t n_checkpoints;
     uint64_t *segments; /* [n_segments] ascending; owned */
@@ -29,7 +30,8 @@ struct past {
 };
 
 /* Lists what is there. NOTFOUND: no undamaged checkpoint. */
-enum status past_open(struct past *p, struct store *store, struct err *err) MUST_CHECK;
+enum status past_open(struct past *p, struct store *store, const struct history_watch *watch,
+                      struct err *err) MUST_CHECK;
 void past_close(struct past *p);
 /* Loads a checkpoint into the ledger, whose deltas are in `deltas` (a store with the same segments). */
 enum status past_load(struct past *p, const struct checkpoint_info *from, struct store *deltas,

@@ -21,14 +21,16 @@ static enum status look_at_checkpoints(struct past *p, struct err *err)
     }
     mem_free(list);
     if (status == STATUS_OK && !p->n_checkpoints)
-        return err_set(err, STATUS_NOTFOUND, "the run has no undamaged checkpoint: start its coordinator once");
+        return err_set(
+            err, STATUS_NOTFOUND,
+            "the run has no undamaged checkpoint: no worker has joined it yet, or atoll repair must come first");
     return status;
 }
 
-enum status past_open(struct past *p, struct store *store, struct err *err)
+enum status past_open(struct past *p, struct store *store, const struct history_watch *watch, struct err *err)
 {
     struct config_sources sources;
-    *p = (struct past){.store = store};
+    *p = (struct past){.store = store, .watch = watch};
     p->config = mem_alloc(1, sizeof *p->config);
     if (!p->config) return err_set(err, STATUS_NOMEM, "no memory to read the journal");
     config_defaults(p->config, &sources);
@@ -88,6 +90,8 @@ struct reading {
     journal_visit_fn visit;
     void *ctx;
     bool ended; /* at `to` */
+    const struct history_watch *watch;
+    uint64_t before, total; /* bytes of the segments before this one; of all */
 };
 
 static enum status pass_on(void *ctx, const struct journal_record *record, struct err *err)
@@ -99,14 +103,20 @@ static enum status pass_on(void *ctx, const struct journal_record *record, struc
         r->ended = true;
         return STATUS_END;
     }
+    if (r->watch) r->watch->read(r->watch->ctx, r->before + at.offset, r->total);
     return r->visit(r->ctx, record, err);
 }
 
 enum status past_read(const struct past *p, struct journal_ref from, struct journal_ref to, journal_visit_fn visit,
                       void *ctx, struct err *err)
 {
-    struct reading r = {.from = from, .to = to, .visit = visit, .ctx = ctx};
-    uint64_t expect = from.segment;
+    struct reading r = {.from = from, .to = to, .visit = visit, .ctx = ctx, .watch = p->watch};
+    uint64_t expect = from.segment, size;
+    for (size_t i = 0; i < p->n_segments; i++) {
+        if (p->segments[i] < from.segment || p->segments[i] > to.segment) continue;
+        TRY(p->store->ops->segment_size(p->store, p->segments[i], &size, err));
+        r.total += p->segments[i] == to.segment ? to.offset : size;
+    }
     for (size_t i = 0; i < p->n_segments; i++) {
         struct journal_source source;
         struct journal_end end;
@@ -117,6 +127,7 @@ enum status past_read(const struct past *p, struct journal_ref from, struct jour
         enum status status = journal_scan(&source, &end, pass_on, &r, err);
         if (r.ended) return STATUS_OK;
         TRY(status);
+        r.before += source.size;
     }
     return expect > from.segment ? STATUS_OK : journal_missing(expect, err);
 }
