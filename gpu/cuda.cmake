@@ -1,4 +1,4 @@
-# The CUDA back end, bin/atoll_cuda.so, installed as lib/atoll_cuda.so. gpu/plugin.c loads it at run time if
+# The CUDA back end, bin/atoll_cuda.so, installed as lib/atoll/atoll_cuda.so. gpu/plugin.c loads it at run time if
 # train.devices selects a GPU, so programs need neither toolkit nor driver. It is built if nvcc and cuBLASLt are found; no other target depends on it.
 set(ATOLL_CUDA AUTO CACHE STRING "CUDA back end: AUTO (where a toolkit is found), ON or OFF")
 set_property(CACHE ATOLL_CUDA PROPERTY STRINGS AUTO ON OFF)

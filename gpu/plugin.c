@@ -18,7 +18,7 @@ static struct {
     struct err failure;
 } cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* ATOLL_CUDA_PLUGIN, or atoll_cuda.so beside the running program (of a build) or in ../lib (of an installation). */
+/* ATOLL_CUDA_PLUGIN, or atoll_cuda.so beside the running program (of a build) or in ../lib/atoll (of an installation). */
 static enum status plugin_path(char *path, size_t size, struct err *err)
 {
     const char *set = getenv("ATOLL_CUDA_PLUGIN");
@@ -31,7 +31,7 @@ static enum status plugin_path(char *path, size_t size, struct err *err)
                        "ATOLL_CUDA_PLUGIN to the path of atoll_cuda.so");
     path[n] = '\0';
     size_t folder = (size_t)(strrchr(path, '/') + 1 - path);
-    static const char *const names[] = {"atoll_cuda.so", "../lib/atoll_cuda.so", "atoll_cuda.so"};
+    static const char *const names[] = {"atoll_cuda.so", "../lib/atoll/atoll_cuda.so", "atoll_cuda.so"};
     for (int i = 0; i < 3; i++) { /* the last one is for the error */
         if (snprintf(path + folder, size - folder, "%s", names[i]) >= (int)(size - folder))
             return err_set(err, STATUS_LIMIT, "CUDA: the path of this program is too long");

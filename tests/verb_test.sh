@@ -104,6 +104,21 @@ needs_python() {
     [[ $tests == *' Test '*'#'* ]]
 }
 
+# The tests of deploy/ start daemons of Slurm. Their packages come with that filter alone: they bring services of systemd.
+need_deploy() {
+    need slurm-wlm command -v slurmctld
+    need munge command -v munged
+    need systemd command -v systemd-analyze
+    need_python
+}
+
+install_validator() { # for test_deploy_kubernetes
+    local venv=build/deploy/venv
+    [[ ! -x $venv/bin/kubernetes-validate ]] || return 0
+    [[ -x $venv/bin/pip ]] || { mkdir -p build/deploy && python3 -m venv $venv; }
+    pip_install "installing kubernetes-validate" $venv kubernetes-validate
+}
+
 verb_test() {
     local preset presets selected names=${ATOLL_TEST_PRESETS:-}
     while (($#)); do
@@ -131,7 +146,9 @@ verb_test() {
             need qemu-user have_qemu
         fi
     fi
+    [[ $all$filter != 1*deploy* ]] || need_deploy
     install_missing
+    [[ $all$filter != 1*deploy* ]] || install_validator
     # The fake stack of detect_stack_use_after_return does not align locals to 64 bytes, as AVX-512 requires.
     export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=0}
     export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}

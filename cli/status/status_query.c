@@ -173,6 +173,9 @@ static json_t *status_of_files(const struct status_question *q, const char *stat
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) copy(o, same[i], round, same[i]);
     copy(o, "train_loss", round, "loss");
     json_decref(round);
+    double gb = 0;
+    for (size_t i = 1; i < sizeof same / sizeof *same; i++) gb += json_number_value(json_object_get(o, same[i])) * 1e-9;
+    run_status_budget(o, NAN, config.run.max_hours, gb, config.run.max_gb);
     return o;
 }
 

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# The coordinator's container (coordinator/Dockerfile), without a container engine:
-# - The files that the Dockerfile copies suffice to configure the build.
-# - The last stage installs the packages of all linked libraries.
+# The coordinator's container (deploy/images/Dockerfile), without a container engine:
+# - The files that the Dockerfile copies suffice to configure the build of the packages.
 # - The coordinator runs as in the container: process 1, a user without a name, one writable folder,
 #   coordinator.advertise.
 # - Workers join from outside. A stopped container continues its run after a restart.
@@ -11,31 +10,20 @@ source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 ROOT=$(cd "$HERE/../.." && pwd)
-dockerfile=$ROOT/coordinator/Dockerfile
+dockerfile=$ROOT/deploy/images/Dockerfile
 
 # --- build stage
 mkdir src
 while read -r -a words; do # COPY FROM... TO
-    for path in "${words[@]:1:${#words[@]}-2}"; do cp -r "$ROOT/$path" src/; done
-done < <(sed -n '/^FROM.* AS build/,/^FROM [^ ]*$/p' "$dockerfile" | grep '^COPY ')
+    to=src/${words[-1]}
+    [[ $to != */ ]] || mkdir -p "$to"
+    for path in "${words[@]:1:${#words[@]}-2}"; do cp -r "$ROOT/$path" "$to"; done
+done < <(sed -n '/^FROM .* AS build/,/^FROM .* AS programs/p' "$dockerfile" | grep '^COPY ')
 [[ -e src/CMakeLists.txt ]] || fail "the build stage of $dockerfile has no COPY"
-(cd src && cmake --preset release -DATOLL_CUDA=OFF -DBUILD_TESTING=OFF) >configure.log 2>&1 ||
+src/run help >help.log 2>&1 || fail "./run lacks a file: $(<help.log)"
+(cd src && cmake --preset deb -DATOLL_CUDA=OFF) >configure.log 2>&1 ||
     fail "cmake cannot configure the copied files: $(tail -n 5 configure.log)"
-grep -q 'atoll-coordinator' src/build/cmake_install.cmake || fail "cmake --install does not install atoll-coordinator"
-
-# --- libraries of the last stage
-libraries=$(ldd "$BIN/atoll-coordinator" "$BIN/atoll" | sed -nE 's/^\t[^ ]+ => ([^ ]+) .*/\1/p' | sort -u)
-if command -v dpkg-query >/dev/null; then
-    last=$(sed -n '/^FROM [^ ]*$/,$p' "$dockerfile")
-    for library in $(readelf -d "$BIN/atoll-coordinator" "$BIN/atoll" | sed -nE 's/.*NEEDED.*\[(.*)\]/\1/p' | sort -u); do
-        path=$({ grep -F "/$library" <<<"$libraries" || true; } | sed -n 1p)
-        [[ $path ]] || continue # the loader
-        package=$({ dpkg-query -S "$(readlink -f "$path")" "$path" 2>/dev/null || true; } | sed -n 's/[:,].*//p' | sed -n 1p)
-        [[ -n $package && $package != libc6 ]] || continue # built by hand, or part of the base image
-        grep -qw -e "${package/%t64/}" <<<"$last" ||
-            fail "the Dockerfile's last stage lacks the package $package of $library"
-    done
-fi
+grep -q 'atoll-coordinator' src/build/deb/cmake_install.cmake || fail "the packages lack atoll-coordinator"
 
 # --- the coordinator as process 1 in its own root
 if ((EUID != 0)) || ! unshare --mount --pid --fork true 2>unshare.log; then
@@ -46,14 +34,16 @@ root=$WORK/root
 mkdir -p "$root"/{data,bin,proc,dev,tmp}
 chmod 755 "$WORK" # the container's user needs access to the path
 touch "$root/dev/null" "$root/dev/urandom"
+libraries=$(ldd "$BIN/atoll-coordinator" "$BIN/atoll" | sed -nE 's/^\t[^ ]+ => ([^ ]+) .*/\1/p' | sort -u)
 loader=$(readelf -l "$BIN/atoll" | sed -nE 's/.*interpreter: (.*)\]/\1/p')
 for path in $libraries "$loader"; do mkdir -p "$root$(dirname "$path")" && cp -L "$path" "$root$path"; done
 cp "$BIN/atoll-coordinator" "$BIN/atoll" "$root/bin/"
-chown 10001:10001 "$root/data"
 make_data
 write_config "$root/run.yaml" train.sync_every=5 train.max_steps=5000 coordinator.min_workers=2 train.eval_every=0
 user=$(sed -n 's/^USER //p' "$dockerfile")
 listen=$(sed -n 's/^ENV ATOLL_COORDINATOR_LISTEN=//p' "$dockerfile")
+chown "$user" "$root/data"
+chmod "$(sed -nE 's/.*mkdir -m ([0-7]+) \/data.*/\1/p' "$dockerfile")" "$root/data"
 supervised=$(sed -n 's/^ENV ATOLL_SUPERVISED=//p' "$dockerfile")
 
 cat >inside.sh <<'SH'

@@ -4,7 +4,7 @@
 # shellcheck shell=bash
 set -euo pipefail
 
-mapfile -t scripts < <(find run .ci/run configs tests -type f ! -path '*/corpus/*' -exec grep -lE -m 1 '^#!.*bash|^# shellcheck shell=bash' {} +)
+mapfile -t scripts < <(find run .ci/run configs deploy tests -type f ! -path '*/corpus/*' -exec grep -lE -m 1 '^#!.*bash|^# shellcheck shell=bash' {} +)
 if grep -nE '(^|[^|])\|[[:space:]]*(head|grep +(-m|-[a-zA-Z]*q))( |$)' "${scripts[@]}"; then
     echo "a pipe into a reader that ends early: use <<<\"\$(...)\", or sed -n 1p"
     exit 1

@@ -29,10 +29,11 @@ Libs: -L${prefix}/@CMAKE_INSTALL_LIBDIR@ -latoll
 file(WRITE ${package}/atollConfig.cmake "include(\${CMAKE_CURRENT_LIST_DIR}/atollTargets.cmake)\n")
 write_basic_package_version_file(${package}/atollConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 if(NOT ATOLL_SANITIZE AND NOT ATOLL_FUZZ)
-    install(TARGETS libatoll EXPORT atollTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
-    install(FILES ${CMAKE_SOURCE_DIR}/include/atoll.h DESTINATION include COMPONENT library)
-    install(FILES ${package}/atoll.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT library)
-    install(EXPORT atollTargets NAMESPACE atoll:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/atoll COMPONENT library)
-    install(FILES ${package}/atollConfig.cmake ${package}/atollConfigVersion.cmake COMPONENT library
+    install(TARGETS libatoll EXPORT atollTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library
+            NAMELINK_COMPONENT development)
+    install(FILES ${CMAKE_SOURCE_DIR}/include/atoll.h DESTINATION include COMPONENT development)
+    install(FILES ${package}/atoll.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
+    install(EXPORT atollTargets NAMESPACE atoll:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/atoll COMPONENT development)
+    install(FILES ${package}/atollConfig.cmake ${package}/atollConfigVersion.cmake COMPONENT development
             DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/atoll)
 endif()

@@ -103,9 +103,9 @@ write_config run.yaml train.max_steps=5
 on_gpu() {
     ! env -u ATOLL_CUDA_PLUGIN "$prefix/bin/atoll" generate run --device cuda:0 --tokens 1 >gpu.txt 2>&1 || fail "it loads no plugin"
 }
-rm -f "$prefix/lib/atoll_cuda.so"
+rm -f "$prefix/lib/atoll/atoll_cuda.so"
 on_gpu
 grep -q 'CUDA: no .*/bin/atoll_cuda.so: this build has no CUDA back end' gpu.txt || fail "unexpected error without a plugin: $(<gpu.txt)"
-mkdir -p "$prefix/lib" && echo 'no library' >"$prefix/lib/atoll_cuda.so"
+mkdir -p "$prefix/lib/atoll" && echo 'no library' >"$prefix/lib/atoll/atoll_cuda.so"
 on_gpu
-grep -qE 'CUDA: (no NVIDIA driver|atoll_cuda.so cannot be loaded)' gpu.txt || fail "lib/atoll_cuda.so is not found: $(<gpu.txt)"
+grep -qE 'CUDA: (no NVIDIA driver|atoll_cuda.so cannot be loaded)' gpu.txt || fail "lib/atoll/atoll_cuda.so is not found: $(<gpu.txt)"
