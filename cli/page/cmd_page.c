@@ -135,8 +135,7 @@ int cmd_page(int argc, char **argv)
     const struct option_spec specs[] = {
         {"listen", OPTION_TEXT, &p.listen, "HOST:PORT", "where to serve (default " LISTEN_DEFAULT "); port 0: any"},
         {"token", OPTION_TEXT, &p.token, "FILE",
-         "file with the token that viewers need; a missing one is created. Without it, an address that other machines "
-         "reach takes RUN/page-token"},
+         "token that viewers need, made if FILE is missing; for addresses that other machines reach (RUN/page-token)"},
         {"interval", OPTION_REAL, &p.interval_s, "S",
          "seconds between two questions to the coordinator, for all viewers together (default 2)"},
         {"dir", OPTION_TEXT, &p.dir, "DIR",

@@ -126,6 +126,9 @@
 
   function textOf(e) {
     if (e.kind === "change") return `${e.key} from ${e.from} to ${e.to} after round ${e.round}`;
+    if (e.kind === "rollback" || e.kind === "exclude")
+      return [e.worker, `back to round ${e.round} from ${e.before}`].filter(Boolean).join(": ");
+    if (e.kind === "alert") return `${e.rule}${e.state === "end" ? " is over" : ""}: ${e.text || ""}`;
     return [e.worker, e.text || (known(e.round) ? `round ${e.round}` : "")].filter(Boolean).join(": ");
   }
 

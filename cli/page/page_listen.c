@@ -83,7 +83,7 @@ enum status page_listen(struct page_listener *l, const char *where, struct err *
     if (bound) return STATUS_OK;
     if (l->fd >= 0) close(l->fd);
     if (error == EADDRINUSE)
-        return err_set(err, STATUS_INVALID, "another program listens on %.200s: choose another port with --listen",
+        return err_set(err, STATUS_EXISTS, "another program listens on %.200s: choose another port with --listen",
                        where);
     return err_set(err, STATUS_IO, "cannot listen on %.200s: %s", where, strerror(error));
 }

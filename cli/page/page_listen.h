@@ -16,7 +16,7 @@ struct page_listener {
     char address[PAGE_ADDRESS_MAX]; /* http://HOST:PORT, for people; HOST is this machine's name if it listens on all */
 };
 
-/* Listens on "HOST:PORT"; port 0: any free one. INVALID: no such address, or the port is taken; IO. */
+/* Listens on "HOST:PORT"; port 0: any free one. INVALID: no such address; EXISTS: the port is taken; IO. */
 enum status page_listen(struct page_listener *l, const char *where, struct err *err) MUST_CHECK;
 
 #endif

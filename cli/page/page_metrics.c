@@ -83,7 +83,7 @@ static void write_counters(const struct page_run *run, FILE *out)
     if (json_object_size(run->alerts)) head(out, "atoll_alerts_total", "counter", "Alerts that began, by rule.");
     json_object_foreach(run->alerts, rule, count)
     {
-        labelled(out, "atoll_alerts_total", "rule", rule, json_number_value(json_array_get(count, 1)));
+        labelled(out, "atoll_alerts_total", "rule", rule, page_run_alerts(count));
     }
     single(out, "atoll_page_queries_total", "counter", "Questions of this page to the coordinator.",
            (double)run->asked);

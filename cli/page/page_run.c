@@ -66,20 +66,46 @@ static void sum_take(struct page_sum *s, double value)
     s->known = true;
 }
 
-/* The coordinator counts alerts since its start: [its last value, sum] by rule. */
+/* The entry of a rule, with its three numbers. NULL: there are too many rules, or no memory. */
+static json_t *alert_of(struct page_run *run, const char *rule)
+{
+    json_t *alert = json_object_get(run->alerts, rule);
+    if (alert || json_object_size(run->alerts) >= PAGE_TIMES_MAX) return alert;
+    json_object_set_new(run->alerts, rule, json_pack("{s:f, s:f, s:f}", "last", 0.0, "sum", 0.0, "kept", 0.0));
+    return json_object_get(run->alerts, rule);
+}
+
+static void set(json_t *alert, const char *key, double value)
+{
+    json_object_set_new(alert, key, json_real(value));
+}
+
+double page_run_alerts(const json_t *alert)
+{
+    return page_number(alert, "sum") + page_number(alert, "kept");
+}
+
+/* The coordinator counts alerts since its start. With metrics.jsonl, its events count instead. */
 static void take_alerts(struct page_run *run, const json_t *status)
 {
     const char *rule;
     json_t *count;
     json_object_foreach(json_object_get(status, "alerts_total"), rule, count)
     {
-        const json_t *old = json_object_get(run->alerts, rule);
-        if (!old && json_object_size(run->alerts) >= PAGE_TIMES_MAX) continue;
-        struct page_sum s = {.last = json_number_value(json_array_get(old, 0)),
-                             .sum = json_number_value(json_array_get(old, 1))};
+        json_t *alert = alert_of(run, rule);
+        if (!alert || run->from_file) continue;
+        struct page_sum s = {.last = page_number(alert, "last"), .sum = page_number(alert, "sum")};
         sum_take(&s, json_number_value(count));
-        json_object_set_new(run->alerts, rule, json_pack("[f, f]", s.last, s.sum));
+        set(alert, "last", s.last);
+        set(alert, "sum", s.sum);
     }
+}
+
+static void take_alert_event(struct page_run *run, const json_t *event)
+{
+    const char *rule = json_string_value(json_object_get(event, "rule"));
+    json_t *alert = rule && run_status_is(event, "start") ? alert_of(run, rule) : NULL;
+    if (alert) set(alert, "sum", page_number(alert, "sum") + 1);
 }
 
 /* --- events of metrics.jsonl -------------------------------------------------------------------------------------- */
@@ -99,7 +125,8 @@ static void keep_event(struct page_run *run, const json_t *event, const char *ki
 {
     static const char *const kinds[] = {"join",    "leave",  "evict", "fault", "link",     "note",
                                         "restart", "change", "alert", "done",  "rollback", "exclude"};
-    static const char *const keys[] = {"time", "worker", "text", "round", "key", "from", "to", "rule"};
+    static const char *const keys[] = {"time", "worker", "text", "round", "key",
+                                       "from", "to",     "rule", "state", "before"};
     bool shown = false;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) shown |= !strcmp(kind, kinds[i]);
     if (!shown) return;
@@ -122,8 +149,35 @@ static uint64_t round_of(const json_t *event)
 /* The file that was read again goes on with an old one if its rounds do; otherwise it replaces its events. */
 static void judge_replaced(struct page_run *run, uint64_t round)
 {
-    if (run->replaced && round <= run->round) memset(run->kept, 0, sizeof run->kept);
+    const char *rule;
+    json_t *alert;
+    bool goes_on = !run->replaced || round > run->round;
     run->replaced = false;
+    if (goes_on) return;
+    memset(run->kept, 0, sizeof run->kept);
+    json_object_foreach(run->alerts, rule, alert) set(alert, "kept", 0);
+}
+
+/* Forgets the rounds behind `round`. Their traffic stays counted until a round line says otherwise. */
+static void take_back(struct page_run *run, uint64_t round)
+{
+    const struct page_curve *c = &run->train;
+    curve_cut(&run->train, round + 1);
+    curve_cut(&run->validation, round + 1);
+    run->place.seconds = c->n ? c->points[c->n - 1].place.seconds : 0;
+    run->round = round;
+}
+
+/* Rounds were taken back: atoll rollback or atoll exclude wrote the file anew. */
+static void take_rollback(struct page_run *run, const json_t *event)
+{
+    uint64_t round = round_of(event);
+    double tokens = page_number(event, "tokens");
+    judge_replaced(run, round);
+    if (round >= run->round) return;
+    take_back(run, round);
+    run->totals.rounds = (double)round;
+    run->totals.tokens = isfinite(tokens) ? tokens : 0;
 }
 
 static void take_round(struct page_run *run, const json_t *event)
@@ -134,10 +188,7 @@ static void take_round(struct page_run *run, const json_t *event)
     if (!round) return;
     judge_replaced(run, round);
     if (round <= run->round) { /* taken back, or repeated */
-        curve_cut(&run->train, round);
-        curve_cut(&run->validation, round);
-        const struct page_curve *c = &run->train;
-        run->place.seconds = c->n ? c->points[c->n - 1].place.seconds : 0;
+        take_back(run, round - 1);
         run->totals.rounds = run->totals.tokens = run->totals.bytes_up = run->totals.bytes_down = 0;
         run->totals.other_up = run->totals.other_down = 0;
     }
@@ -191,6 +242,10 @@ void page_run_event(struct page_run *run, const json_t *event, const char *kind)
         take_round(run, event);
     else if (!strcmp(kind, "eval"))
         take_evaluation(run, event);
+    else if (!strcmp(kind, "alert"))
+        take_alert_event(run, event);
+    else if (!strcmp(kind, "rollback") || !strcmp(kind, "exclude"))
+        take_rollback(run, event);
     else if (!strcmp(kind, "restart"))
         json_object_clear(run->sent); /* workers may be new processes, which count from 0 */
     for (size_t i = 0; i < PAGE_FAULTS; i++)
@@ -200,9 +255,16 @@ void page_run_event(struct page_run *run, const json_t *event, const char *kind)
 
 void page_run_again(struct page_run *run)
 {
+    const char *rule;
+    json_t *alert;
     for (size_t i = 0; i < PAGE_FAULTS; i++) {
         run->kept[i] += run->totals.faults[i];
         run->totals.faults[i] = 0;
+    }
+    json_object_foreach(run->alerts, rule, alert)
+    {
+        set(alert, "kept", page_run_alerts(alert));
+        set(alert, "sum", 0);
     }
     run->replaced = true;
     json_array_clear(run->events);

@@ -55,13 +55,15 @@ struct page_run {
     uint64_t kept[PAGE_FAULTS]; /* faults of the file that was replaced */
     bool replaced;              /* the file is read again, and no round of it was seen yet */
     struct page_sum refused;
-    json_t *alerts; /* by rule: [the coordinator's last count, sum] */
+    json_t *alerts; /* by rule: {"last", "sum", "kept"}, as page_sum; kept: of the file that was replaced */
 };
 
 void page_run_init(struct page_run *run);
 void page_run_finish(struct page_run *run);
 /* Takes an event of metrics.jsonl. */
 void page_run_event(struct page_run *run, const json_t *event, const char *kind);
+/* Alerts of a rule that began so far. `alert`: a value of `alerts`. */
+double page_run_alerts(const json_t *alert);
 /* The file is read from its beginning again. */
 void page_run_again(struct page_run *run);
 /* Takes the answer to a question: `status` (borrowed) or NULL, and why it is not current, or "". Returns true if it is

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -26,7 +27,7 @@ codec: {up: fp32, down: fp32}
 coordinator: {listen: "tcp://127.0.0.1:*", min_workers: 2}
 checkpoint: {every: 200, keep: 2, worker_every: 200}
 """
-SETTLE_S = 1.0  # after the page and its viewers started, or ended
+SETTLE_S = 3.0  # after the page and its viewers started
 
 
 def cpu_s(pid):
@@ -103,39 +104,39 @@ class Run:
     def end(self):
         for child in self.children:
             if child.poll() is None:
-                child.kill()
+                child.kill()  # also a stopped one
                 child.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def measure(run, options):
-    rows, page_cpu, page_mb, seen = [], [], [], []
+    """Pairs of windows: the page works, the page is stopped (SIGSTOP). The order changes, so that drift cancels."""
+    rows, page_cpu, seen = [], [], []
     arguments = ["--interval", str(options.interval)] if options.interval else []
     while run.count() < 200:
         time.sleep(0.1)
-    for _ in range(options.windows):
-        alone = run.window(options.seconds)
-        page, port = run.page(arguments)
-        viewers = [Viewer(port) for _ in range(options.viewers)]
-        time.sleep(SETTLE_S)
-        cpu, before = cpu_s(page.pid), sum(viewer.bytes for viewer in viewers)
-        watched = run.window(options.seconds)
-        page_cpu.append((cpu_s(page.pid) - cpu) / options.seconds)
-        page_mb.append(memory_mb(page.pid))
-        seen.append(sum(viewer.bytes for viewer in viewers) - before)
-        page.terminate()
-        page.wait()
-        time.sleep(SETTLE_S)
-        after = run.window(options.seconds)
-        base = [(a + b) / 2 for a, b in zip(alone, after)]
-        rows.append((watched[0] / base[0], watched[1] / base[1], base[0], watched[0], base[1], watched[1]))
+    page, port = run.page(arguments)
+    viewers = [Viewer(port) for _ in range(options.viewers)]
+    time.sleep(SETTLE_S)
+    for i in range(options.windows):
+        pair = {}
+        for watched in (True, False) if i % 2 else (False, True):
+            page.send_signal(signal.SIGCONT if watched else signal.SIGSTOP)
+            cpu, before = cpu_s(page.pid), sum(viewer.bytes for viewer in viewers)
+            pair[watched] = run.window(options.seconds)
+            if watched:
+                page_cpu.append((cpu_s(page.pid) - cpu) / options.seconds)
+                seen.append(sum(viewer.bytes for viewer in viewers) - before)
+        base, with_page = pair[False], pair[True]
+        rows.append((with_page[0] / base[0], with_page[1] / base[1], base[0], with_page[0], base[1], with_page[1]))
+    page_mb = memory_mb(page.pid)
     if not all(seen) and options.viewers:
         sys.exit("page.py: a viewer saw nothing")
     median = [statistics.median(column) for column in zip(*rows)]
     return {"viewers": options.viewers, "windows": options.windows, "rounds_per_s": median[2],
             "rounds_per_s_watched": median[3], "ratio": median[0], "ratio_least": min(row[0] for row in rows),
             "coordinator_cpu_ms_per_round": 1e3 * median[4], "coordinator_cpu_ms_per_round_watched": 1e3 * median[5],
-            "cpu_ratio": median[1], "page_cpu_share": statistics.median(page_cpu), "page_mb": max(page_mb)}
+            "cpu_ratio": median[1], "page_cpu_share": statistics.median(page_cpu), "page_mb": page_mb}
 
 
 def main():
@@ -143,8 +144,8 @@ def main():
     parser.add_argument("programs", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--windows", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=6)
+    parser.add_argument("--windows", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--viewers", type=int, default=10)
     parser.add_argument("--interval", type=float)
     options = parser.parse_args()

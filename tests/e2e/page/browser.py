@@ -2,11 +2,15 @@
 
     browser.py PORT FOLDER         look at a run that trains; screenshots go to FOLDER
     browser.py PORT --long ROUNDS  the page of a run with so many rounds, in seconds
+    browser.py PORT --statuses     the page with statuses that a test makes: alerts, budget, missing and odd values
 """
+import base64
+import http.server
 import json
 import re
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -71,7 +75,6 @@ class Browser:
         self.call("/goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": {"features": features}})
 
     def save(self, path):
-        import base64
         path.write_bytes(base64.b64decode(self.call("/screenshot")))
 
 
@@ -178,7 +181,72 @@ def measure(port, rounds):
     expect(best < LIMIT_S, f"{rounds} rounds need {best:.2f} s, at most {LIMIT_S:g} s")
 
 
-if sys.argv[2] == "--long":
+ALERT = {"rule": "disk", "text": "the disk of the run folder is 93 % full <b>now</b>", "since_s": 90}
+BUDGET = {"hours": 1.5, "max_hours": 10, "gb": 8.25, "max_gb": 10}
+STATUSES = (
+    {"state": "training", "run": "r", "round": 3, "rounds": 9, "percent": 33.3, "alerts": [ALERT], "budget": BUDGET,
+     "notes": ["a note"], "workers": [{"name": "w", "state": "lost", "connected": False}]},
+    {"state": "training", "run": "r", "alerts": None, "budget": None, "workers": None, "notes": None},
+    {},
+    {"state": 7, "run": [], "round": "x", "workers": [{"name": "__proto__", "doing": 5}], "alerts": [{}], "budget": {}},
+)
+
+
+def serve_statuses(port):
+    """A server with the page of `port`, and with the next of STATUSES each second."""
+    with urllib.request.urlopen(f"http://localhost:{port}/", timeout=30) as answer:
+        page, policy = answer.read(), answer.headers["Content-Security-Policy"]
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html" if self.path == "/" else "text/event-stream")
+            self.send_header("Content-Security-Policy", policy)
+            self.end_headers()
+            if self.path == "/":
+                self.wfile.write(page)
+                return
+            empty = {"from": 0, "round": [], "tokens": [], "seconds": [], "bytes": [], "loss": []}
+            for i, status in enumerate(STATUSES):
+                data = {"curves": {"train": empty, "validation": empty},
+                        "page": {"current": True, "reason": "", "age_s": 0, "status": status, "times": {}, "events": [
+                            {"kind": "alert", "time": 1e9, "rule": "disk", "text": f"<i>{i}</i>"}]}}
+                self.wfile.write(f"event: full\ndata: {json.dumps(data)}\n\n".encode())
+                time.sleep(1)
+            time.sleep(10)
+
+        def log_message(self, format, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_port
+
+
+def statuses(port):
+    b = Browser()
+    try:
+        b.open(f"http://localhost:{serve_statuses(port)}/")
+        text = "return document.querySelector('#events').textContent.includes(`<i>%d</i>`)"
+        b.until("the first status", text % 0)
+        alerts, tiles = b.text("#alerts"), b.text("#tiles")
+        expect(ALERT["text"] + ", for 1 min 30 s" in alerts and "a note" in alerts, f"the alerts are {alerts}")
+        expect("1 h 30 min of 10 h" in tiles and "8.25 GB of 10 GB" in tiles, f"the tiles are {tiles}")
+        expect("w" in b.text("#workers tr.absent"), "the worker is not absent")
+        b.until("the second status", text % 1)
+        expect(b.run("return document.querySelector('#alerts').hidden"), "the alerts stay")
+        b.until("the last status", text % 3)
+        expect("__proto__" in b.text("#workers"), f"the workers are {b.text('#workers')}")
+        errors = [entry["message"] for entry in b.call("/se/log", {"type": "browser"})]
+        expect(not errors, f"the browser complains: {errors}")
+    finally:
+        b.close()
+
+
+if sys.argv[2] == "--statuses":
+    statuses(sys.argv[1])
+elif sys.argv[2] == "--long":
     measure(sys.argv[1], int(sys.argv[3]))
 else:
     look(sys.argv[1], Path(sys.argv[2]))

@@ -52,3 +52,4 @@ awk 'BEGIN {
 touch long/lock
 serve long.log long --interval 0.5
 python3 "$HERE/page/browser.py" "$port" --long 10000 || fail "10,000 rounds"
+python3 "$HERE/page/browser.py" "$port" --statuses || fail "statuses"

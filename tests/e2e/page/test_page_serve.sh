@@ -114,5 +114,8 @@ says_stopped() { [[ $(body /healthz) == *'is stopped'* ]]; }
 kill -TERM "${node_pid[coordinator]}"
 finish "${node_pid[coordinator]}" 20 75 "the coordinator"
 until_true 20 "a stopped run on the page" says_stopped
+before_last=$(($(rounds_done) - 1))
+"$BIN/atoll" rollback run --to "$before_last" >rollback.log 2>&1 || fail "rollback: $(<rollback.log)"
+until_true 20 "a run that was rolled back" metric_is atoll_rounds_total "$before_last"
 kill -TERM "$page"
 finish "$page" 10 0 "the page"
