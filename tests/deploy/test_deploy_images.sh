@@ -39,6 +39,7 @@ container() {
     shift 3
     mapfile -t words < <(of_image "localhost/$image" Entrypoint)
     buildah from --name "$name" "localhost/$image" >/dev/null
+    buildah config --volume /data- "$name" # buildah mounts an empty folder over the one below
     start "$name.log" buildah run --user "$user" -v "$WORK/$name:/data" -v "$WORK/data:/tokens:ro" -v "$WORK/run.yaml:/run.yaml:ro" "$name" \
         -- "${words[@]}" "$@"
 }
@@ -95,25 +96,25 @@ until_logged() { # REGEX
 }
 until_logged '^round  *1/'
 echo "first joint step after $(($(date +%s%3N) - began)) ms"
-token=$(podman exec atoll_page_1 cat /data/page-token )
-python3 - "$token" <<'PY'
+python3 - "$(podman exec atoll_page_1 cat /data/page-token)" <<'PY'
 import json, sys, time, urllib.request
-url = "http://127.0.0.1:9600/status.json?token=" + sys.argv[1].strip()
+request = urllib.request.Request("http://127.0.0.1:9600/status.json", headers={"Authorization": "Bearer " + sys.argv[1]})
 for _ in range(100):
     try:
-        status = json.load(urllib.request.urlopen(url, timeout=5))
-        break
+        status = json.load(urllib.request.urlopen(request, timeout=5))
+        if {worker["name"] for worker in status["workers"]} == {"worker-1", "worker-2"}:
+            sys.exit()
     except OSError as error:
         print(error)
-        time.sleep(0.2)
-assert {worker["name"] for worker in status["workers"]} == {"worker-1", "worker-2"}, status
+    time.sleep(0.2)
+sys.exit("the page does not show two workers")
 PY
 podman exec atoll_coordinator_1 atoll status /data
 podman exec atoll_worker-1_1 ls -A /shared /data
 podman-compose -f deploy/compose.yaml stop -t 20
 [ "$(podman wait atoll_coordinator_1)" = 75 ]
 podman-compose -f deploy/compose.yaml up -d --no-build </dev/null
-until_logged 'continu.* round'
+until_logged 'continuing the run'
 podman-compose -f deploy/compose.yaml down --volumes
 [ -z "$(podman volume ls -q)" ]
 SH
