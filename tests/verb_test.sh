@@ -104,6 +104,24 @@ needs_python() {
     [[ $tests == *' Test '*'#'* ]]
 }
 
+# Tools of the tests of images and packages. podman-compose of Debian 12 is too old.
+need_images() {
+    need debootstrap command -v debootstrap
+    need iproute2 command -v ip
+    need buildah command -v buildah
+    need podman command -v podman
+    need crun command -v crun
+    need netavark test -x /usr/lib/podman/netavark
+    need aardvark-dns test -x /usr/lib/podman/aardvark-dns
+}
+
+install_compose() { # for test_deploy_images
+    local venv=build/deploy/venv
+    [[ ! -x $venv/bin/podman-compose ]] || return 0
+    [[ -x $venv/bin/pip ]] || { mkdir -p build/deploy && python3 -m venv $venv; }
+    pip_install "installing podman-compose" $venv podman-compose
+}
+
 verb_test() {
     local preset presets selected names=${ATOLL_TEST_PRESETS:-}
     while (($#)); do
@@ -126,6 +144,7 @@ verb_test() {
     if ((all)); then
         need python3-zmq /usr/bin/python3 -c 'import zmq' # tests/attack
         need_python
+        [[ $filter != *deploy* ]] || need_images
         if [[ $(uname -m) == x86_64 ]] && command -v apt-get >/dev/null; then # test_e2e_aarch64 is skipped without them
             need gcc-aarch64-linux-gnu command -v aarch64-linux-gnu-gcc
             need qemu-user have_qemu
@@ -136,6 +155,7 @@ verb_test() {
     export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=0}
     export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
     export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:suppressions=$root/tests/tsan.supp}
+    [[ $all$filter != 1*deploy* ]] || install_compose
     build_selected "${presets[0]}"
     if ((all)) && needs_python "$filter"; then
         [[ ${ATOLL_TORCH_PYTHON:-} ]] || install_package all

@@ -76,6 +76,7 @@ echo "a coordinator, a worker and a worker of user 1234567890 in images, and a w
 
 # --- deploy/compose.yaml
 
+PATH=$BIN/../deploy/venv/bin:$PATH # ./run test --all deploy installs podman-compose there
 for name in podman podman-compose; do
     [[ $(type -P $name || true) ]] || skip "the rest needs podman and podman-compose 1.3: $name is missing"
 done
