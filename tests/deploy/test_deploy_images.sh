@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # The images of deploy/images/Dockerfile, built by buildah on a Debian that debootstrap makes:
 # - Each is less than 120 MB larger than its base, and runs as its user and as another one of group 0.
+# - With the toolkit of this machine in BUILD_BASE, the image of a worker has the CUDA back end.
 # - A coordinator and a worker in images and a worker of this machine train together.
 # - deploy/compose.yaml starts a coordinator, its page and two workers, which train, under podman-compose.
-# ctest: labels=long timeout=1500 serial=1
+# ctest: labels=long timeout=2400 serial=1
 set -euo pipefail
 # shellcheck source=tests/deploy/roots.sh
 source tests/deploy/roots.sh
@@ -22,14 +23,38 @@ make_root trixie base
 image_of_root base docker.io/library/debian:trixie-slim # the Dockerfile's default
 rm -rf --one-file-system base
 copy_tree source
-for target in coordinator worker; do
-    began=$SECONDS
-    buildah bud -q --network host --layers --format docker -f deploy/images/Dockerfile --target $target -t atoll-$target source >build.$target.log 2>&1 ||
-        fail "buildah cannot build the image of a $target"
-    more=$((($(kilobytes localhost/atoll-$target) - $(kilobytes docker.io/library/debian:trixie-slim)) / 1000))
-    ((more < 120)) || fail "the image of a $target is $more MB larger than its base"
-    echo "image of a $target: $more MB above its base, built in $((SECONDS - began)) s"
-done
+
+# build NAME TARGET [OPTION...]: builds an image and checks its size.
+build() {
+    local began=$SECONDS more name=$1
+    buildah bud -q --network host --layers --format docker -f deploy/images/Dockerfile --target "$2" -t "$name" "${@:3}" source >"$name.log" 2>&1 ||
+        fail "buildah cannot build the image $name"
+    more=$((($(kilobytes "localhost/$name") - $(kilobytes docker.io/library/debian:trixie-slim)) / 1000))
+    ((more < 120)) || fail "the image $name is $more MB larger than its base"
+    echo "image $name: $more MB above its base, built in $((SECONDS - began)) s"
+}
+build atoll-coordinator coordinator
+build atoll-worker worker
+
+# --- an image with the CUDA back end. The toolkit is mounted: as an image it would take gigabytes of memory.
+
+chmod 755 "$WORK"
+make_data
+toolkit=$(readlink -f /usr/local/cuda || true)
+if [[ -x $toolkit/bin/nvcc ]]; then
+    buildah from --name toolkit docker.io/library/debian:trixie-slim >/dev/null
+    buildah run --network host toolkit -- sh -c "apt-get -q update && apt-get -qy install --no-install-recommends g++ && { [ '$toolkit' = /usr/local/cuda ] || ln -s '$toolkit' /usr/local/cuda; }" >toolkit.log 2>&1 ||
+        fail "apt cannot install g++"
+    buildah commit -q --rm toolkit localhost/toolkit >/dev/null
+    build atoll-worker-cuda worker --build-arg BUILD_BASE=localhost/toolkit --build-arg CUDA_ARCHS=90 --volume "$toolkit:$toolkit:ro"
+    write_config gpu.yaml
+    buildah from --name gpu localhost/atoll-worker-cuda >/dev/null
+    ! buildah run -v "$WORK/data:$WORK/data:ro" -v "$WORK/gpu.yaml:/gpu.yaml:ro" gpu -- atoll launch /gpu.yaml --workers 1 --dir /data/gpu --train.devices=cuda >gpu.log 2>&1 ||
+        fail "a worker trains on a GPU without a driver"
+    grep -q 'no NVIDIA driver' gpu.log || fail "a worker without a driver says: $(<gpu.log)"
+else
+    echo "image atoll-worker-cuda: not built, because this machine has no CUDA Toolkit"
+fi
 
 # --- a run with a coordinator and a worker in images, and a worker of this machine
 
@@ -44,8 +69,6 @@ container() {
         -- "${words[@]}" "$@"
 }
 
-chmod 755 "$WORK"
-make_data
 write_config run.yaml train.sync_every=5 train.max_steps=200 coordinator.min_workers=3
 [[ $(of_image localhost/atoll-coordinator Env) == *ATOLL_SUPERVISED=container* ]] || fail "an image ends with any code"
 # The owner of /data in the image is the owner of a new volume; OpenShift gives a user of its own the group 0.
