@@ -13,18 +13,25 @@ static const struct verb {
     const char *help;
     bool ignore_stdout; /* a failed write to stdout does not change the exit code */
 } verbs[] = {
+    {"init", cmd_init, "ask five questions, write run.yaml, say the commands of each machine", false},
     {"prepare", cmd_prepare, "turn text into token shards", false},
     {"launch", cmd_launch, "start a coordinator and workers on this machine", true},
     {"plan", cmd_plan, "plan a run: memory, bytes, time, and better settings", false},
     {"status", cmd_status, "show the state of a run", false},
+    {"page", cmd_page, "serve a web page about a run, also for Prometheus", true},
+    {"alert", cmd_alert, "run a command when a run needs a person", true},
     {"relay", cmd_relay, "emulate a slow link on one machine", false},
     {"probe", cmd_probe, "measure the link to a running coordinator", false},
     {"generate", cmd_generate, "generate text from a checkpoint", false},
     {"export", cmd_export, "export a checkpoint as a Hugging Face folder", false},
+    {"follow", cmd_follow, "keep the newest model of a run as a Hugging Face folder", false},
     {"repair", cmd_repair, "keep the undamaged rounds of a run", false},
+    {"audit", cmd_audit, "compute every update of a run again from its deltas", false},
+    {"rollback", cmd_rollback, "take the newest rounds of a run back", false},
+    {"exclude", cmd_exclude, "take the deltas of a worker out of a run", false},
     {"workers", cmd_workers, "list the workers that may join a run, enrol or readmit one", false},
     {"revoke", cmd_revoke, "take a worker's right to join away, and make a new join line", false},
-    {"keygen", cmd_keygen, "make the key of a worker before it joins", false},
+    {"keygen", cmd_keygen, "make the key of a worker, or of a run, beforehand", false},
     {"config", cmd_config, "print the configuration of a run, or list all keys", false},
     {"codec", cmd_codec, "list codecs, or measure one", false},
     /* Programs of the Python package. Any other program atoll-VERB on PATH is a verb, too. */

@@ -1,7 +1,9 @@
 /* atoll workers and atoll revoke: the list of workers that may join a run (coordinator/admission/worker_list.h). A
  * running coordinator reads a changed list before the verb returns. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,6 +19,7 @@ enum { READ_US = 600000 }; /* a running coordinator looks at the list four times
 
 struct request {
     const char *run, *add, *readmit;
+    const char *dir; /* the run folder, for this process: "." as another user */
 };
 
 typedef enum status edit_fn(struct worker_list *list, const struct options *o, const struct request *r,
@@ -29,21 +32,35 @@ static enum status check_run(const char *run, struct err *err)
                    "%s is not a run folder (it has no file keys): give the --dir of a coordinator", run);
 }
 
+/* Root acts as the owner of the run folder: the coordinator of that user has to read what the verb writes. Folders
+ * above, such as /var/lib/private of systemd, may be closed to the owner, so the process enters the folder first. */
+static enum status act_as_owner(struct request *r, struct err *err)
+{
+    struct stat st;
+    r->dir = r->run;
+    if (geteuid() != 0 || stat(r->run, &st) != 0 || st.st_uid == 0) return STATUS_OK;
+    if (chdir(r->run) != 0 || setegid(st.st_gid) != 0 || seteuid(st.st_uid) != 0)
+        return err_set(err, STATUS_IO, "cannot act as the owner of %.300s: %s", r->run, strerror(errno));
+    r->dir = ".";
+    return STATUS_OK;
+}
+
 /* Reads the list, changes it and writes it, under its lock. */
-static enum status edit(const struct options *o, const struct request *r, edit_fn *change, struct err *err)
+static enum status edit(const struct options *o, struct request *r, edit_fn *change, struct err *err)
 {
     struct worker_list list;
     int lock;
     TRY(check_run(r->run, err));
-    TRY(worker_list_lock(r->run, &lock, err));
-    enum status status = worker_list_load(&list, r->run, err);
+    TRY(act_as_owner(r, err));
+    TRY(worker_list_lock(r->dir, &lock, err));
+    enum status status = worker_list_load(&list, r->dir, err);
     if (status == STATUS_OK) {
         status = change(&list, o, r, err);
-        if (status == STATUS_OK) status = worker_list_save(&list, r->run, err);
+        if (status == STATUS_OK) status = worker_list_save(&list, r->dir, err);
         worker_list_free(&list);
     }
     close(lock);
-    if (status == STATUS_OK && run_folder_locked(r->run, "lock")) usleep(READ_US);
+    if (status == STATUS_OK && run_folder_locked(r->dir, "lock")) usleep(READ_US);
     return status;
 }
 
@@ -156,7 +173,7 @@ static enum status revoke_keys(struct worker_list *list, const struct options *o
 {
     size_t n = worker_list_each(list, o->args[1], set_revoked);
     if (!n) return unknown(r->run, o->args[1], err);
-    TRY(run_dir_renew_enrolment(r->run, err));
+    TRY(run_dir_renew_enrolment(r->dir, err));
     text_print(stdout, "revoked %zu key%s of %s\n", n, n == 1 ? "" : "s", o->args[1]);
     return STATUS_OK;
 }

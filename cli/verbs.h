@@ -3,6 +3,7 @@
 #ifndef CLI_VERBS_H
 #define CLI_VERBS_H
 
+int cmd_init(int argc, char **argv);
 int cmd_prepare(int argc, char **argv);
 int cmd_launch(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
@@ -10,8 +11,14 @@ int cmd_relay(int argc, char **argv);
 int cmd_probe(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_status(int argc, char **argv);
+int cmd_page(int argc, char **argv);
+int cmd_alert(int argc, char **argv);
 int cmd_export(int argc, char **argv);
+int cmd_follow(int argc, char **argv);
 int cmd_repair(int argc, char **argv);
+int cmd_audit(int argc, char **argv);
+int cmd_rollback(int argc, char **argv);
+int cmd_exclude(int argc, char **argv);
 int cmd_config(int argc, char **argv);
 int cmd_codec(int argc, char **argv);
 int cmd_keygen(int argc, char **argv);

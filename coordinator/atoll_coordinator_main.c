@@ -21,7 +21,7 @@ struct arguments {
     struct resume resume;
     struct option_texts changes;
     const char *upstream;
-    uint64_t max_wait_s; /* UINT64_MAX: no limit */
+    uint64_t max_wait_s; /* UINT64_MAX: not given; OPTION_NO_LIMIT */
     struct region *region;
 };
 
@@ -53,7 +53,9 @@ static enum status find_upstream(struct arguments *a, struct options *options, s
     if (begun && !was)
         return err_set(err, STATUS_INVALID, "%.300s holds a run of its own: give the region another --dir", a->dir);
     TRY(check_own(options, strcmp(a->resume.how, "auto") != 0, err));
-    uint64_t wait = a->max_wait_s < UINT64_MAX / 1000000 ? a->max_wait_s * 1000000 : UINT64_MAX;
+    uint64_t wait = a->max_wait_s < UINT64_MAX / 1000000 ? a->max_wait_s * 1000000
+                    : a->max_wait_s == UINT64_MAX        ? UINT64_MAX
+                                                         : UINT64_MAX - 1;
     TRY(region_upstream.find(&a->region, (char *)(uintptr_t)a->upstream, a->dir, wait, begun, settings, sizeof settings,
                              err));
     if (!settings[0]) return STATUS_OK;
@@ -105,8 +107,9 @@ int main(int argc, char **argv)
         {"upstream", OPTION_TEXT, &a.upstream, "WHERE",
          "serve a region: its workers take part in the run at WHERE as one worker\n"
          "                           (as atoll-worker --join: a file with a join line, -, a run folder)"},
-        {"max-wait", OPTION_COUNT, &a.max_wait_s, "SECONDS",
-         "with --upstream: exit with 75 if that run does not answer for this long"},
+        {"max-wait", OPTION_LIMIT, &a.max_wait_s, "SECONDS",
+         "with --upstream: exit with 75 if that run does not answer for this long; none: no limit\n"
+         "                           (default 43200, 12 hours)"},
     };
     struct options options = {
         .program = "atoll-coordinator",

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "coordinator/ledger/store_disk.h"
 #include "coordinator/run_folder.h"
 
 /* A begun run has a checkpoint, or its events if the checkpoints were removed. */
@@ -13,6 +14,7 @@ bool resume_holds_run(const char *dir)
 {
     char path[FILEIO_PATH_MAX];
     struct stat events;
+    if (run_folder_has(dir, STORE_SWITCH)) return true; /* the journal may be on its way */
     if (run_folder_path(path, sizeof path, dir, "journal", NULL) != STATUS_OK || run_folder_empty(path)) return false;
     if (run_folder_path(path, sizeof path, dir, "checkpoints", NULL) != STATUS_OK || !run_folder_empty(path))
         return true;

@@ -18,6 +18,7 @@
 #include "common/base/mem.h"
 #include "common/base/number.h"
 #include "common/os/fileio.h"
+#include "coordinator/ledger/store_disk.h"
 #include "wire/endpoint.h"
 
 enum { ADDRESS_MAX = 1024 };
@@ -59,7 +60,8 @@ void run_dir_look(struct run_dir_before *before, const char *dir)
         path_of(dir, made[i].name, path);
         before->names |= (unsigned)file_exists(path) << i;
     }
-    before->begun = before->names >> JOURNAL & 1;
+    path_of(dir, STORE_SWITCH, path); /* the journal may be on its way */
+    before->begun = before->names >> JOURNAL & 1 || file_exists(path);
 }
 
 void run_dir_undo(const struct run_dir_before *before, const char *dir)
@@ -80,6 +82,16 @@ void run_dir_undo(const struct run_dir_before *before, const char *dir)
     dir_remove_made(dir, before->existing);
 }
 
+/* An atoll rollback or exclude that was killed behind the point of no return. */
+static enum status finish_take_back(const char *dir, struct err *err)
+{
+    bool switched;
+    TRY(store_disk_switch(dir, &switched, err));
+    if (switched)
+        log_warn("finished taking the run back, which was cut short; its old history is in %.300s/*.taken-back-*", dir);
+    return STATUS_OK;
+}
+
 enum status run_dir_lock(const char *dir, int *fd_p, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
@@ -95,6 +107,11 @@ enum status run_dir_lock(const char *dir, int *fd_p, struct err *err)
                 : err_set(err, STATUS_IO, "cannot lock %.300s: %s", path, strerror(errno));
         close(fd);
         return status;
+    }
+    enum status finished = finish_take_back(dir, err);
+    if (finished != STATUS_OK) {
+        close(fd);
+        return finished;
     }
     *fd_p = fd;
     static const char *const written[] = {"address", "config.yaml",  "endpoint",   "keys",

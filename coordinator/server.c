@@ -22,6 +22,7 @@
 #include "coordinator/engine/engine.h"
 #include "coordinator/ledger/store.h"
 #include "coordinator/long_call.h"
+#include "coordinator/outer/held.h"
 #include "coordinator/region.h"
 #include "coordinator/report/report.h"
 #include "coordinator/run_dir.h"
@@ -34,11 +35,11 @@ enum {
     POLL_US = 250000, /* between looks at the list of workers */
     DROPS_MAX = 64,
     RECOVERING_LINE_US = 3000000,
-    LOOK_US = 1000000,     /* between two checks that the run folder is still there */
-    ANSWER_US = 100000,    /* work that takes longer is interrupted by answers */
-    HELD_MOST = 256 << 20, /* memory of deltas, and of encoded chunks */
-    CHUNKS_MOST = 64 << 20,
-    LONG_BYTES = 4 << 20, /* work on fewer bytes takes milliseconds, a thread for it some 50 us */
+    LOOK_US = 1000000,       /* between two checks that the run folder is still there */
+    ANSWER_US = 100000,      /* work that takes longer is interrupted by answers */
+    LEAVE_US = 5000000,      /* for workers to hear that the budget is used up, and to go */
+    LEAVE_EVERY_US = 200000, /* between two messages about it */
+    LONG_BYTES = 4 << 20,    /* work on fewer bytes takes milliseconds, a thread for it some 50 us */
 };
 
 struct server {
@@ -330,6 +331,46 @@ static void wake(void *ctx)
     s->transport->ops->wake(s->transport);
 }
 
+/* --- the budget --------------------------------------------------------------------------------------------------- */
+
+static void dismiss_peer(struct server *s, uint64_t peer, const char *text)
+{
+    struct msg m = {.type = MSG_REFUSE, .refuse.code = REFUSE_SPENT};
+    snprintf(m.refuse.text, sizeof m.refuse.text, "%s", text);
+    if (io_send(s, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("cannot send REFUSE");
+}
+
+/* The workers end with this process: without it they would wait, and cost money. All is stored before; so a LEAVE that
+ * is not read takes no place away. */
+static void dismiss(struct server *s, const char *text)
+{
+    uint64_t now = clock_monotonic_us(), end = now + LEAVE_US, at = 0, peer;
+    enum wire_lane lane;
+    const uint8_t *data;
+    size_t size;
+    for (; now < end && !stop_signal; now = clock_monotonic_us()) {
+        if (now >= at && !engine_dismiss(s->engine, text)) return;
+        if (now >= at) at = now + LEAVE_EVERY_US;
+        enum status status = s->transport->ops->recv(s->transport, at - now, &peer, &lane, &data, &size);
+        if (status == STATUS_OK && lane == WIRE_CONTROL) dismiss_peer(s, peer, text);
+    }
+}
+
+/* The budget of the run is used up, or that of the run upstream. */
+static enum status end_early(struct server *s, const char *text, struct err *err)
+{
+    struct engine_summary summary;
+    char line[400];
+    TRY(engine_stop(s->engine, err));
+    engine_summary(s->engine, &summary);
+    snprintf(line, sizeof line, "stopped after round %" PRIu64 ": %.300s", summary.rounds, text);
+    if (s->transport) dismiss(s, line);
+    return err_set(err, STATUS_SPENT, "%s", line);
+}
+
+/* --- life of the server --------------------------------------------------------------------------------------------
+ */
+
 static enum status start(struct server *s, struct err *err)
 {
     const struct server_options *o = s->options;
@@ -344,6 +385,7 @@ static enum status start(struct server *s, struct err *err)
     TRY(run_keys_read(o->run_dir, &s->keys, err));
     TRY(roster_open(&s->roster, o->run_dir, s->keys.enrol_public, err));
     TRY(start_engine(s, err));
+    if (engine_spent(s->engine)) return end_early(s, engine_spent(s->engine), err);
     /* Scripts would take the unfinished run for complete. */
     if (!engine_done(s->engine)) run_dir_forget(o->run_dir, "summary.json");
     TRY(write_config(s, err));
@@ -358,7 +400,8 @@ static enum status start(struct server *s, struct err *err)
 
 static void finish(struct server *s, enum status status)
 {
-    bool began = s->engine && engine_modelled(s->engine), stays = began || (s->started && status == STATUS_INTERRUPTED);
+    bool began = s->engine && engine_modelled(s->engine),
+         stays = began || (s->started && status == STATUS_INTERRUPTED) || status == STATUS_SPENT;
     signal_transport = NULL;
     if (s->options->region) s->options->upstream->close(s->options->region); /* its thread uses engine and transport */
     engine_destroy(s->engine);
@@ -473,12 +516,20 @@ static enum status turn(struct server *s, struct err *err)
 static enum status serve(struct server *s, struct err *err)
 {
     while (!engine_finished(s->engine)) {
+        const char *spent = engine_spent(s->engine);
+        if (spent) return end_early(s, spent, err);
         if (stop_signal && engine_done(s->engine)) break; /* a finished run needs no restart */
         if (stop_signal) {
             TRY(engine_stop(s->engine, err));
             return stopped(err);
         }
-        TRY(turn(s, err));
+        enum status status = turn(s, err);
+        if (status == STATUS_SPENT) {
+            char text[sizeof err->msg]; /* of the run upstream */
+            memcpy(text, err->msg, sizeof text);
+            return end_early(s, text, err);
+        }
+        TRY(status);
     }
     struct engine_summary summary;
     engine_summary(s->engine, &summary);

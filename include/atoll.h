@@ -71,7 +71,9 @@ enum atoll_status {
     ATOLL_ORDER,       /* not allowed now: see the loop above */
     ATOLL_NOMEM,
     ATOLL_IO,
-    ATOLL_FAILED, /* the run cannot continue here; the text says why */
+    ATOLL_FAILED,  /* the run cannot continue here; the text says why */
+    ATOLL_STOPPED, /* the run has used up its budget; it continues with a larger one, and this worker with it. Programs
+                    * end with code 75 */
 };
 
 struct atoll_error {
@@ -156,7 +158,8 @@ struct atoll_options {
     struct atoll_data val;    /* samples 0: this worker does not evaluate */
     struct atoll_state state; /* functions NULL: none */
     uint32_t threads;         /* for encoding and applying; 0: one per core, at most 8 */
-    uint32_t max_wait_s;      /* fail if the coordinator does not answer for this long; 0: no limit after the join */
+    uint32_t max_wait_s; /* fail if the coordinator does not answer for this long; 0: 12 hours after the join;
+                          * UINT32_MAX: no limit */
     /* [n_frozen] at most 16384. In a run of a built-in model they are not compared. */
     const struct atoll_frozen *frozen;
     uint32_t n_frozen;

@@ -27,7 +27,7 @@ function(atoll_planted_copy suite name test source from to)
     get_filename_component(file ${source} NAME_WE)
     set(copy ${CMAKE_CURRENT_BINARY_DIR}/planted_${suite}/${name}/${file}.c)
     file(CONFIGURE OUTPUT ${copy} CONTENT "${changed}" @ONLY)
-    set_property(SOURCE ${copy} PROPERTY COMPILE_OPTIONS -Wno-unused -Wno-misleading-indentation ${quick})
+    set_property(SOURCE ${copy} PROPERTY COMPILE_OPTIONS -w ${quick})
     set(copy ${copy} PARENT_SCOPE)
 endfunction()
 

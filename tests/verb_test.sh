@@ -104,8 +104,12 @@ needs_python() {
     [[ $tests == *' Test '*'#'* ]]
 }
 
-# Tools of the tests of images and packages. podman-compose of Debian 12 is too old.
-need_images() {
+# The tests of deploy/ start daemons of Slurm and containers. Their packages come with that filter alone: they bring services
+# of systemd.
+need_deploy() {
+    need slurm-wlm command -v slurmctld
+    need munge command -v munged
+    need systemd command -v systemd-analyze
     need debootstrap command -v debootstrap
     need iproute2 command -v ip
     need buildah command -v buildah
@@ -113,13 +117,15 @@ need_images() {
     need crun command -v crun
     need netavark test -x /usr/lib/podman/netavark
     need aardvark-dns test -x /usr/lib/podman/aardvark-dns
+    need_python
 }
 
-install_compose() { # for test_deploy_images
+# For test_deploy_kubernetes and test_deploy_images. podman-compose of Debian 12 is too old.
+install_deploy() {
     local venv=build/deploy/venv
-    [[ ! -x $venv/bin/podman-compose ]] || return 0
+    [[ ! -x $venv/bin/kubernetes-validate || ! -x $venv/bin/podman-compose ]] || return 0
     [[ -x $venv/bin/pip ]] || { mkdir -p build/deploy && python3 -m venv $venv; }
-    pip_install "installing podman-compose" $venv podman-compose
+    pip_install "installing kubernetes-validate and podman-compose" $venv kubernetes-validate podman-compose
 }
 
 verb_test() {
@@ -144,18 +150,18 @@ verb_test() {
     if ((all)); then
         need python3-zmq /usr/bin/python3 -c 'import zmq' # tests/attack
         need_python
-        [[ $filter != *deploy* ]] || need_images
         if [[ $(uname -m) == x86_64 ]] && command -v apt-get >/dev/null; then # test_e2e_aarch64 is skipped without them
             need gcc-aarch64-linux-gnu command -v aarch64-linux-gnu-gcc
             need qemu-user have_qemu
         fi
     fi
+    [[ $all$filter != 1*deploy* ]] || need_deploy
     install_missing
+    [[ $all$filter != 1*deploy* ]] || install_deploy
     # The fake stack of detect_stack_use_after_return does not align locals to 64 bytes, as AVX-512 requires.
     export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=0}
     export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
     export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:suppressions=$root/tests/tsan.supp}
-    [[ $all$filter != 1*deploy* ]] || install_compose
     build_selected "${presets[0]}"
     if ((all)) && needs_python "$filter"; then
         [[ ${ATOLL_TORCH_PYTHON:-} ]] || install_package all

@@ -42,7 +42,9 @@ static enum status use_path(struct join_target *t, const char *path, const struc
     FILE *f = fopen(path, "re");
     if (!f) return err_set(err, STATUS_IO, "cannot open %s: %s", path, strerror(errno));
     TRY(use_file(t, f, path, err));
-    if (S_ISREG(st->st_mode) && st->st_mode & (S_IRGRP | S_IROTH))
+    /* A file of another user that this process reads as its group was shared so: a Secret of Kubernetes. */
+    mode_t others = st->st_uid == geteuid() ? S_IRGRP | S_IROTH : S_IROTH;
+    if (S_ISREG(st->st_mode) && st->st_mode & others)
         log_warn("other users can read the join line in %s (mode %04o): set its mode to 0600", path,
                  st->st_mode & 07777u);
     return STATUS_OK;

@@ -31,6 +31,7 @@ enum {
     WIRE_PARTS_MAX = 64,       /* parts of one evaluation */
     WIRE_REGION_MAX = 1 << 16, /* workers of one region */
     WIRE_PROBE_MAX = 1 << 18,  /* bytes of one PROBE or its reply */
+    WIRE_FETCH_MAX = 1 << 18,  /* bytes of one FETCH_REPLY */
     WIRE_EVAL_WINDOWS = 64,    /* a worker evaluates that many windows, in batches, between polls for messages */
     WIRE_UUID = 16,
     WIRE_KEY = 32, /* a CURVE public key */
@@ -66,7 +67,11 @@ enum wire_lane { WIRE_CONTROL, WIRE_BULK };
     X(UPLOAD, 24, CONTROL, C)                                                                                          \
     X(PROBE, 25, BULK, W)                                                                                              \
     X(PROBE_REPLY, 26, BULK, C)                                                                                        \
-    X(NOTE, 27, CONTROL, C)
+    X(NOTE, 27, CONTROL, C)                                                                                            \
+    X(MODEL, 28, CONTROL, W)                                                                                           \
+    X(MODEL_REPLY, 29, CONTROL, C)                                                                                     \
+    X(FETCH, 30, BULK, W)                                                                                              \
+    X(FETCH_REPLY, 31, BULK, C)
 
 enum msg_type {
 #define MSG_ENUM(name, number, lane, direction) MSG_##name = (number),
@@ -87,6 +92,7 @@ enum refuse_code {
     REFUSE_GONE,            /* the requested object no longer exists: join again */
     REFUSE_MALFORMED,       /* the message does not decode */
     REFUSE_KEY,             /* the key of the connection may not send this: revoked, unknown, or of another worker */
+    REFUSE_SPENT,           /* the budget of the run is used up: the coordinator ends, and so does the worker */
 };
 enum reject_code {
     REJECT_LATE = 1,   /* the round closed without it */
@@ -116,6 +122,8 @@ enum worker_state {
 
 /* INITIAL: the model that a run of model.family external starts from (wire/initial.h). */
 enum object_kind { OBJECT_DELTA, OBJECT_UPDATE, OBJECT_SNAPSHOT, OBJECT_INITIAL };
+/* What a follower reads. MODEL: the description of the model (wire/model_object.h). FILE: a file that it lists. */
+enum fetch_kind { FETCH_UPDATE, FETCH_SNAPSHOT, FETCH_MODEL, FETCH_FILE };
 
 struct wire_range {
     uint64_t start, count; /* training: positions in the endless sample order, epoch = position / n_samples */
@@ -165,8 +173,9 @@ struct msg_welcome {
     uint32_t worker_id; /* merge order; UINT32_MAX until the first round opens: ASSIGN gives it then */
     uint32_t heartbeat_ms;
     uint32_t n_fragments;
-    bool resume;       /* the versions in JOIN are on this run's log: continue from them */
-    bool shorter;      /* they are, but the snapshot has fewer bytes than the updates: load it, keep the residual */
+    bool resume;     /* the versions in JOIN are on this run's log: continue from them */
+    bool shorter;    /* they are, but the snapshot has fewer bytes than the updates: load it, keep the residual */
+    bool taken_back; /* neither: the run was taken back, so the worker's optimizer belongs to rounds that are no more */
     uint64_t assigned; /* barrier: round of this worker's open assignment, + 1; 0: none. ASSIGN repeats it */
     struct wire_version current[LAYOUT_FRAGMENTS_MAX];
     struct wire_version snapshot[LAYOUT_FRAGMENTS_MAX]; /* newest snapshot, to load otherwise; the worker may compute
@@ -362,6 +371,38 @@ struct msg_note {
     char text[WIRE_TEXT_MAX];
 };
 
+/* The newest model of the run, for a follower. */
+struct msg_model_reply {
+    uint8_t run_id[WIRE_UUID];
+    char run[WIRE_NAME_MAX]; /* its name */
+    uint64_t round, rounds;  /* merged, and of how many */
+    bool done;               /* the run is over: this model is its last */
+    uint64_t snapshot_round; /* of the newest snapshot */
+    uint64_t bytes;          /* of the description of the model; 0: there is no model yet */
+    uint32_t n_fragments;
+    struct wire_version current[LAYOUT_FRAGMENTS_MAX]; /* after `round` */
+    struct wire_version snapshot[LAYOUT_FRAGMENTS_MAX];
+    char waiting_for[WIRE_TEXT_MAX];
+};
+
+/* A follower reads a part of an object, without a session. */
+struct msg_fetch {
+    uint64_t id;
+    uint8_t kind;   /* enum fetch_kind */
+    uint32_t index; /* fragment of an update or snapshot, number of a file */
+    uint64_t version;
+    uint64_t offset;
+    uint32_t want; /* bytes of the reply */
+};
+
+struct msg_fetch_reply {
+    uint64_t id;      /* of FETCH */
+    uint32_t wait_ms; /* 0: answered; otherwise workers use the link: ask again in so many milliseconds */
+    uint64_t total;   /* bytes of the object; 0 with wait_ms 0: it does not exist */
+    const uint8_t *data;
+    size_t size; /* fewer than wanted: the object ends */
+};
+
 struct msg {
     enum msg_type type;
     union {
@@ -391,6 +432,9 @@ struct msg {
         struct msg_probe probe;
         struct msg_probe_reply probe_reply;
         struct msg_note note;
+        struct msg_model_reply model_reply;
+        struct msg_fetch fetch;
+        struct msg_fetch_reply fetch_reply;
     };
 };
 

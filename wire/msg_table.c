@@ -50,7 +50,7 @@ static const struct field welcome[] = {
     U32(msg_welcome, worker_id),
     U32_IN(msg_welcome, heartbeat_ms, 1, UINT32_MAX),
     BOOL(msg_welcome, resume),
-    BOOL(msg_welcome, shorter),
+    BOOLS(msg_welcome, shorter, taken_back),
     U64(msg_welcome, assigned),
     COUNT(msg_welcome, n_fragments, 1, LAYOUT_FRAGMENTS_MAX),
     LIST(msg_welcome, current, n_fragments, wire_version_fields, LAYOUT_FRAGMENTS_MAX),
@@ -208,6 +208,38 @@ static const struct field probe_reply[] = {
 
 static const struct field note[] = {REMARK(msg_note, text), END};
 
+static const struct field model[] = {END};
+static const struct field model_reply[] = {
+    BYTES(msg_model_reply, run_id),
+    LINE(msg_model_reply, run, 0),
+    U64(msg_model_reply, round),
+    U64(msg_model_reply, rounds),
+    BOOL(msg_model_reply, done),
+    U64(msg_model_reply, snapshot_round),
+    U64(msg_model_reply, bytes),
+    COUNT(msg_model_reply, n_fragments, 0, LAYOUT_FRAGMENTS_MAX),
+    LIST(msg_model_reply, current, n_fragments, wire_version_fields, LAYOUT_FRAGMENTS_MAX),
+    LIST(msg_model_reply, snapshot, n_fragments, wire_version_fields, LAYOUT_FRAGMENTS_MAX),
+    REMARK(msg_model_reply, waiting_for),
+    END,
+};
+static const struct field fetch[] = {
+    U64(msg_fetch, id),
+    U8(msg_fetch, kind, FETCH_UPDATE, FETCH_FILE),
+    U32_IN(msg_fetch, index, 0, LAYOUT_FRAGMENTS_MAX - 1),
+    U64(msg_fetch, version),
+    U64(msg_fetch, offset),
+    U32_IN(msg_fetch, want, 1, WIRE_FETCH_MAX),
+    END,
+};
+static const struct field fetch_reply[] = {
+    U64(msg_fetch_reply, id),
+    U32(msg_fetch_reply, wait_ms),
+    U64(msg_fetch_reply, total),
+    BLOB(msg_fetch_reply, data, size, 0, WIRE_FETCH_MAX),
+    END,
+};
+
 /* A range whose end does not fit in 64 bits would wrap in every later sum. */
 static bool range_wraps(uint64_t start, uint64_t count)
 {
@@ -279,6 +311,10 @@ const struct msg_spec *msg_spec_of(unsigned type)
         [MSG_PROBE] = {probe, NULL},
         [MSG_PROBE_REPLY] = {probe_reply, NULL},
         [MSG_NOTE] = {note, NULL},
+        [MSG_MODEL] = {model, NULL},
+        [MSG_MODEL_REPLY] = {model_reply, NULL},
+        [MSG_FETCH] = {fetch, NULL},
+        [MSG_FETCH_REPLY] = {fetch_reply, NULL},
     };
     bool known = type < sizeof specs / sizeof specs[0] && specs[type].fields;
     return known ? &specs[type] : NULL;

@@ -29,7 +29,7 @@ enum {
 
 struct arguments {
     const char *join, *dir, *name, *train, *val;
-    uint64_t max_wait_s; /* UINT64_MAX: no limit */
+    uint64_t max_wait_s; /* UINT64_MAX: not given; OPTION_NO_LIMIT */
     struct config config;
     struct config_sources sources;
 };
@@ -103,7 +103,7 @@ static enum status read_settings(struct arguments *a, const struct options *opti
 static enum status check_arguments(struct arguments *a, const struct options *options, struct err *err)
 {
     if (a->max_wait_s < MAX_WAIT_MIN_S)
-        return err_set(err, STATUS_INVALID, "--max-wait must be %d seconds or more", MAX_WAIT_MIN_S);
+        return err_set(err, STATUS_INVALID, "--max-wait must be %d seconds or more, or none", MAX_WAIT_MIN_S);
     if (a->name) TRY(worker_name_check(a->name, a->dir != NULL, err));
     if (!getenv(EXIT_PERMANENT_ENV)) config_env_warn(); /* under launch the coordinator warns */
     return read_settings(a, options, err);
@@ -182,7 +182,7 @@ static enum exit_code run_worker(struct arguments *a, struct err *err)
     o.sources = &a->sources;
     o.end = exit_now;
     session->supervised = getenv(EXIT_PERMANENT_ENV) != NULL;
-    session->max_wait_us = a->max_wait_s < UINT64_MAX / 1000000 ? a->max_wait_s * 1000000 : UINT64_MAX;
+    session->max_wait_us = worker_session_max_wait_us(a->max_wait_s);
     session->max_wait_by = "--max-wait";
     train_catch_signals();
     if (a->name) snprintf(session->self.name, sizeof session->self.name, "%s", a->name);
@@ -224,9 +224,9 @@ int main(int argc, char **argv)
         {"data.train", OPTION_TEXT, &a.train, "GLOB", "token shards to train on"},
         {"data.val", OPTION_TEXT, &a.val, "GLOB",
          "token shards to evaluate on (default: --data.train with \"val\" for \"train\")"},
-        {"max-wait", OPTION_COUNT, &a.max_wait_s, "SECONDS",
-         "retry to join, and exit with 75 if the coordinator does not answer for this long "
-         "(default: no retry of the first connection, then no limit)"},
+        {"max-wait", OPTION_LIMIT, &a.max_wait_s, "SECONDS",
+         "retry to join, and exit with 75 if the coordinator does not answer for this long; none: no limit "
+         "(default: no retry of the first connection, then 43200, 12 hours)"},
     };
     struct options options = {
         .program = "atoll-worker",

@@ -27,7 +27,6 @@
 #include "common/os/json_file.h"
 #include "common/os/log_file.h"
 #include "coordinator/outer/outer_state.h"
-#include "coordinator/round/upload.h"
 #include "coordinator/run_folder.h"
 #include "coordinator/settings.h"
 #include "wire/endpoint.h"
@@ -161,9 +160,10 @@ static void export_memory(const struct config *config, uint32_t workers)
     host_memory(&free_bytes, &total);
     bool known = replica_layout_of(config, &layout, &family, NULL) == STATUS_OK &&
                  outer_state_bytes(&coordinator, config, &layout, workers, NULL) == STATUS_OK;
+    if (known) coordinator += BACKLOG_BYTES + outer_buffer_bytes(workers, layout.n_params);
     layout_finish(&layout);
     export_number(MEMORY_HOST_ENV, free_bytes);
-    export_number(MEMORY_COORDINATOR_ENV, known ? coordinator + BACKLOG_BYTES + UPLOAD_CREDIT : 0);
+    export_number(MEMORY_COORDINATOR_ENV, known ? coordinator : 0);
 }
 
 /* The coordinator's stdout is a pipe; a variable tells it that launch shows a progress bar on a terminal. The

@@ -356,7 +356,9 @@ enum status supervisor_run(struct supervisor *s, struct err *err)
     terminal_bar_clear();
     if (s->finished && s->exit_code == EXIT_RESUMABLE)
         s->exit_code = EXIT_DONE; /* the stop came after the end of the run */
+    bool by_itself = !s->stop_requested && s->children[0].code == EXIT_RESUMABLE; /* a budget, or another process */
     if (status == STATUS_OK && s->exit_code == EXIT_RESUMABLE)
-        print_line("stopped: continue with %s", s->resume_command);
+        print_line("stopped%s: continue with %s",
+                   by_itself ? " for the reason that the coordinator's last line gives" : "", s->resume_command);
     return status;
 }

@@ -1,12 +1,15 @@
 #include "cli/link/link_probe.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
+#include "cli/link/link_target.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/median.h"
 #include "common/base/units.h"
+#include "wire/dial_failure.h"
 
 enum {
     WINDOW_MAX = 32,    /* PROBEs under way; with PROBE_SIZE_MAX less than the coordinator queues */
@@ -180,4 +183,44 @@ enum status link_probe_measure(struct link_probe *result, struct transport *t, u
         if (status != STATUS_OK) return status;
     }
     return STATUS_OK;
+}
+
+/* --- by name ------------------------------------------------------------------------------------------------------ */
+
+enum { CONNECT_US = 5000000, SLOW_US = 30000000 /* a handshake over a long path */ };
+
+enum status link_probe_target(struct link_probe *result, const char *given, struct err *err)
+{
+    struct transport_address address;
+    struct transport *t;
+    TRY(link_target_find(&address, given, err));
+    address.quiet = true;
+    address.fail_fast = true;
+    TRY(transport_zmq_dial(&t, &address, NULL, err));
+    enum status status = link_probe_measure(result, t, CONNECT_US, err), reason = STATUS_AGAIN;
+    enum dial_failure seen = (enum dial_failure)atomic_load(&t->failure);
+    struct err why = {0};
+    if (status == STATUS_CLOSED && !atomic_load(&t->connected))
+        reason = dial_failure_explain(&address, seen, DIAL_EXPLAIN_US, &why);
+    if (reason == STATUS_OK) status = link_probe_measure(result, t, SLOW_US, err);
+    t->ops->close(t);
+    if (reason < 0)
+        *err = why;
+    else if (status < 0)
+        err_prefix(err, "%s", address.endpoint);
+    return status < 0 ? err->code : STATUS_OK;
+}
+
+/* A measurement has no more than three digits that mean something. */
+static double three_digits(double value)
+{
+    double unit = value > 0 ? pow(10, floor(log10(value)) - 2) : 1;
+    return unit >= 1 ? round(value / unit) * unit : round(value / unit) / round(1 / unit);
+}
+
+struct link_spec link_probe_spec(const struct link_probe *result)
+{
+    return (struct link_spec){.up_mbit = three_digits(result->up_mbit),
+                              .down_mbit = three_digits(result->down_mbit),
+                              .delay_ms = three_digits(result->least_ms) / 2};
 }

@@ -6,6 +6,7 @@
 #ifndef CLI_LINK_PROBE_H
 #define CLI_LINK_PROBE_H
 
+#include "common/config/link_spec.h"
 #include "wire/transport.h"
 
 enum { PROBE_TRIPS = 10 };
@@ -20,5 +21,9 @@ struct link_probe {
  * answer; LIMIT: the coordinator rests after other probes; REFUSED. */
 enum status link_probe_measure(struct link_probe *result, struct transport *t, uint64_t patience_us,
                                struct err *err) MUST_CHECK;
+/* Dials the coordinator that a user names (link_target_find) and measures. One line in err says why it cannot. */
+enum status link_probe_target(struct link_probe *result, const char *given, struct err *err) MUST_CHECK;
+/* The measured link, with three digits. */
+struct link_spec link_probe_spec(const struct link_probe *result);
 
 #endif

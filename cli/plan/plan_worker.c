@@ -9,7 +9,6 @@
 #include "common/base/rng.h"
 #include "common/tensor/tokens.h"
 #include "coordinator/outer/outer_state.h"
-#include "coordinator/round/upload.h"
 #include "gpu/collective.h"
 #include "gpu/device.h"
 #include "wire/zmq/backlog.h"
@@ -41,7 +40,7 @@ enum status plan_memory_make(struct plan_memory *memory, const struct config *co
 {
     *memory = (struct plan_memory){0};
     TRY(outer_state_bytes(&memory->coordinator_bytes, config, layout, workers, err));
-    memory->coordinator_bytes += BACKLOG_BYTES + UPLOAD_CREDIT;
+    memory->coordinator_bytes += BACKLOG_BYTES + outer_buffer_bytes(workers, layout->n_params);
     if (!replica) return STATUS_OK;
     struct device *device, *devices[COLLECTIVE_RANKS_MAX];
     char name[DEVICE_NAME_BYTES];

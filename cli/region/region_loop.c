@@ -70,7 +70,8 @@ static void deliver(struct region_loop *r, uint64_t now_us)
                                   .loss_unknown = isnan(sum.loss_sum),
                                   .compute_us = sum.compute_us};
     r->training = false;
-    (void)outer_loop_train_done(r->loop, &result, now_us); /* an error fails the loop */
+    enum status status = outer_loop_train_done(r->loop, &result, now_us);
+    (void)status; /* an error fails the loop */
 }
 
 /* The region's workers hold the same versions: one of them gets upstream's share as it is. */

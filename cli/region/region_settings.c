@@ -107,7 +107,7 @@ static enum status name_region(struct region *r, const char *run_dir, struct err
         err_prefix(err, "--dir: its last part names this region upstream");
         return err->code;
     }
-    snprintf(r->options.self.name, sizeof r->options.self.name, "%s", name);
+    snprintf(r->options.self.name, sizeof r->options.self.name, "%.*s", (int)sizeof r->options.self.name - 1, name);
     return STATUS_OK;
 }
 

@@ -202,13 +202,51 @@ static void print_refused(const json_t *o, struct page *page)
     print(page, "refused");
 }
 
+/* The text of a note is also that of an alert. */
+static bool is_alert(const json_t *o, const json_t *note)
+{
+    size_t i;
+    json_t *alert;
+    json_array_foreach(json_object_get(o, "alerts"), i, alert)
+    {
+        if (json_equal(json_object_get(alert, "text"), note)) return true;
+    }
+    return false;
+}
+
+static void print_alerts(const json_t *o, struct page *page)
+{
+    char value[TEXT_MAX];
+    size_t i;
+    json_t *alert;
+    json_array_foreach(json_object_get(o, "alerts"), i, alert)
+    {
+        double since_s = number(alert, "since_s");
+        add_text(page, alert, "text");
+        if (page->used && since_s >= 0 && text(alert, "rule", value))
+            add(page, " (%s, for %s)", value, units_whole_seconds(since_s).text);
+        print(page, "alert");
+    }
+}
+
+/* "12.3 of 24 h, 40 of 100 GB"; nothing without a limit. */
+static void print_budget(const json_t *o, struct page *page)
+{
+    const json_t *budget = json_object_get(o, "budget");
+    double hours = number(budget, "hours"), gb = number(budget, "gb"), max_hours = number(budget, "max_hours"),
+           max_gb = number(budget, "max_gb");
+    if (max_hours > 0 && hours >= 0) add(page, "%.3g of %g h", hours, max_hours);
+    if (max_gb > 0 && gb >= 0) add(page, "%s%.3g of %g GB", comma(page), gb, max_gb);
+    print(page, "budget");
+}
+
 static void print_notes(const json_t *o, struct page *page)
 {
     size_t i;
     json_t *note;
     json_array_foreach(json_object_get(o, "notes"), i, note)
     {
-        if (json_is_string(note)) add(page, "%s", json_string_value(note));
+        if (json_is_string(note) && !is_alert(o, note)) add(page, "%s", json_string_value(note));
         text_make_clean(page->text);
         print(page, "warning");
     }
@@ -325,6 +363,8 @@ void status_view_print(const json_t *o, unsigned width, const char *end, FILE *o
     if (utilization > 0) add(&page, "%s", units_percent(utilization).text);
     print(&page, "utilization");
     print_staleness(o, &page);
+    print_budget(o, &page);
+    print_alerts(o, &page);
     print_text(o, "waiting_for", "waiting for", &page);
     print_text(o, "bottleneck", "bottleneck", &page);
     print_notes(o, &page);

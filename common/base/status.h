@@ -29,7 +29,8 @@
     X(CLOSED, -12, "closed by the other side")                                                                         \
     X(REFUSED, -13, "refused")                                                                                         \
     X(INTERRUPTED, -14, "interrupted")                                                                                 \
-    X(FULL, -15, "no space left on the disk")
+    X(FULL, -15, "no space left on the disk")                                                                          \
+    X(SPENT, -16, "the budget of the run is used up")
 
 enum status {
 #define STATUS_ENUM(name, value, text) STATUS_##name = (value),
@@ -57,8 +58,9 @@ enum status status_of_errno(int error);
 /* The same of a call that reads. CORRUPT: the disk cannot give these bytes, which is damage like a changed byte. */
 enum status status_of_read(int error);
 
-/* Exit codes of every program. EXIT_PERMANENT is used only between `atoll launch` and its children: starting the
- * program again would repeat the failure (status_is_permanent). */
+/* Exit codes of every program. EXIT_RESUMABLE also if the budget of the run is used up: a restart helps with a larger
+ * one. EXIT_PERMANENT is used only between `atoll launch` and its children: starting the program again would repeat the
+ * failure (status_is_permanent). */
 enum exit_code { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_RESUMABLE = 75, EXIT_PERMANENT = 78 };
 
 /* Record `code` and a printf-formatted message in `err` (may be NULL) and return `code`. */

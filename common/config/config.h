@@ -37,6 +37,7 @@ struct config {
     struct {
         char name[CONFIG_NAME_MAX];
         uint64_t seed;
+        double max_hours, max_gb; /* the run stops early at this time or traffic; 0: no limit; local */
     } run;
     struct {
         char train[CONFIG_PATH_MAX]; /* glob of token shards; local */

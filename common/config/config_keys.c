@@ -65,11 +65,20 @@ static const struct config_choice choices_level[] = {{"error", 0}, {"warn", 0}, 
     {KEY(s, k, U32, d), .local = true, .lo = (from), .hi = (to), .unit = (u), .help = (h)}
 #define LOCAL_REAL(s, k, d, from, to, u, h) \
     {KEY(s, k, REAL, d), .local = true, .min = (from), .max = (to), .unit = (u), .help = (h)}
+#define LIMIT_REAL(s, k, u, h) \
+    {KEY(s, k, REAL, "0"), .local = true, .limit = true, .max = 1e9, .unit = (u), .help = (h)}
 /* clang-format on */
 
 const struct config_key config_keys[] = {
     START_TEXT(run, name, "run", "name of the run: letters, digits, '.', '_' and '-'"),
     U64(run, seed, "1", 0, UINT64_MAX, "", "seed of the initial parameters and the sample order"),
+    LIMIT_REAL(
+        run, max_hours, "h",
+        "stop early, with a checkpoint and code 75, after this time with a coordinator, over all its starts; 0 or "
+        "none: no limit"),
+    LIMIT_REAL(run, max_gb, "GB",
+               "the same after this traffic of the coordinator, up and down together, in 10^9 bytes; 0 or none: no "
+               "limit"),
 
     LOCAL_TEXT(data, train, "", "training token shards: a path or glob"),
     LOCAL_TEXT(data, val, "", "validation token shards: a path or glob"),
@@ -214,7 +223,7 @@ bool config_key_of_worker(int index)
 {
     assert(index >= 0 && index < config_keys_count);
     const struct config_key *k = &config_keys[index];
-    return k->local && strcmp(k->section, "coordinator") != 0;
+    return k->local && strcmp(k->section, "coordinator") != 0 && strcmp(k->section, "run") != 0;
 }
 
 int config_key_find(const char *section, size_t section_len, const char *key, size_t key_len)

@@ -42,6 +42,7 @@ struct config_key {
     const char *preset;                  /* default, as text */
     uint64_t lo, hi;                     /* CONFIG_TYPE_U32 and U64: inclusive range */
     double min, max;                     /* CONFIG_TYPE_REAL: inclusive range */
+    bool limit;                          /* CONFIG_TYPE_REAL: "none" is 0, no limit */
     const struct config_choice *choices; /* CONFIG_TYPE_WORD and CHOICE */
     const char *unit, *help;
 };
@@ -59,7 +60,7 @@ const char *config_env_name(int index, char out[128]);
 int config_key_at(size_t offset);
 /* The key is part of the run: shared, and not one that may change at any start. */
 bool config_key_of_run(int index);
-/* True for a local key that a worker reads: every local key outside the section coordinator. */
+/* True for a local key that a worker reads: every local key outside the sections coordinator and run. */
 bool config_key_of_worker(int index);
 /* Index of the key nearest to section.key by edit distance; the section weighs a quarter of the key. section may be "".
  */

@@ -33,7 +33,7 @@ const char *config_value_range(int index, char *out, size_t cap)
     case CONFIG_TYPE_TEXT: snprintf(out, cap, "text up to %zu bytes", k->size - 1); break;
     case CONFIG_TYPE_U32:
     case CONFIG_TYPE_U64: snprintf(out, cap, "%" PRIu64 " to %" PRIu64, k->lo, k->hi); break;
-    case CONFIG_TYPE_REAL: snprintf(out, cap, "%g to %g", k->min, k->max); break;
+    case CONFIG_TYPE_REAL: snprintf(out, cap, "%s%g to %g", k->limit ? "none, or " : "", k->min, k->max); break;
     case CONFIG_TYPE_WORD:
     case CONFIG_TYPE_CHOICE:
         for (const struct config_choice *c = k->choices; c->name && n < cap; c++)
@@ -96,6 +96,7 @@ static enum status set_real(void *field, int index, const char *text, struct err
 {
     const struct config_key *k = &config_keys[index];
     char *end;
+    if (k->limit && !strcmp(text, "none")) text = "0";
     if (!text[0] || text[strspn(text, "0123456789+-.eE")]) return refuse(index, text, "is not a number", err);
     errno = 0;
     double v = strtod(text, &end);

@@ -95,6 +95,12 @@ static enum status store(struct options *o, const struct option_spec *spec, cons
         return err_set(err, STATUS_INVALID, "--%s is given twice, the second time as '%s': remove one", spec->name,
                        value);
     o->given |= bit;
+    if (spec->kind == OPTION_LIMIT) {
+        uint64_t *limit = spec->target;
+        if (strcmp(value, "none") != 0 && !number_whole(value, limit))
+            return err_set(err, STATUS_INVALID, "--%s is '%s': give a whole number, or none", spec->name, value);
+        if (!strcmp(value, "none") || !*limit) *limit = OPTION_NO_LIMIT;
+    }
     if (spec->kind == OPTION_COUNT && !number_whole(value, spec->target))
         return err_set(err, STATUS_INVALID, "--%s is '%s': give a whole number, 0 or more", spec->name, value);
     if (spec->kind == OPTION_REAL && !real(value, spec->target))
@@ -208,7 +214,8 @@ enum exit_code exit_code_of(enum status code)
     switch (code) {
     case STATUS_OK: return EXIT_DONE;
     case STATUS_INVALID: return EXIT_USAGE;
-    case STATUS_INTERRUPTED: return EXIT_RESUMABLE;
+    case STATUS_INTERRUPTED:
+    case STATUS_SPENT: return EXIT_RESUMABLE;
     default: return status_is_permanent(code) && supervised() ? EXIT_PERMANENT : EXIT_FAILED;
     }
 }
@@ -237,20 +244,22 @@ static int main_code(struct options *options, int argc, char **argv, options_run
     enum status status = options_parse(options, argc, argv, &err);
     if (status == STATUS_END) return std_streams_close(EXIT_DONE);
     if (status == STATUS_OK) status = run(options, ctx, &err);
+    options->spent = err.code == STATUS_SPENT && options->code == EXIT_RESUMABLE;
     err.code = status;
     if (status != STATUS_OK) return options_fail("atoll", &err);
     if (options->code == EXIT_RESUMABLE && err.msg[0])
-        log_info("%s%s", err.msg, supervised() ? "" : "; start it again the same way to continue");
+        log_info("%s%s", err.msg, supervised() || options->spent ? "" : "; start it again the same way to continue");
     else if (options->code != EXIT_DONE && err.msg[0])
         print_error("atoll", err.msg);
     return (int)options->code;
 }
 
 /* A container engine restarts every code but 0, so a failure that a restart would repeat ends with 0 there. */
-static int container_code(int code)
+static int container_code(int code, bool spent)
 {
     const char *value = getenv(EXIT_PERMANENT_ENV);
-    if (!value || strcmp(value, "container") != 0 || (code != EXIT_USAGE && code != EXIT_PERMANENT)) return code;
+    bool repeats = code == EXIT_USAGE || code == EXIT_PERMANENT || spent;
+    if (!value || strcmp(value, "container") != 0 || !repeats) return code;
     fprintf(stderr, "atoll: ending with exit code 0 instead of %d, because a restart would fail in the same way\n",
             code);
     return EXIT_DONE;
@@ -258,5 +267,6 @@ static int container_code(int code)
 
 int options_main(struct options *options, int argc, char **argv, options_run_fn *run, void *ctx)
 {
-    return container_code(main_code(options, argc, argv, run, ctx));
+    int code = main_code(options, argc, argv, run, ctx);
+    return container_code(code, options->spent);
 }

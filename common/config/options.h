@@ -18,7 +18,8 @@
 enum { OPTIONS_SETTINGS_MAX = 128, OPTIONS_JOINED_MAX = 8192, OPTION_TEXTS_MAX = 16 };
 
 /* Set by launch for its children: they may then exit with EXIT_PERMANENT, and they leave advice to launch. A service
- * manager may set it, too. With the value "container", EXIT_PERMANENT and EXIT_USAGE become 0. */
+ * manager may set it, too. With the value "container", EXIT_PERMANENT and EXIT_USAGE become 0, and
+ * so does EXIT_RESUMABLE if the budget of the run is used up. */
 #define EXIT_PERMANENT_ENV "ATOLL_SUPERVISED"
 
 enum option_kind {
@@ -26,8 +27,11 @@ enum option_kind {
     OPTION_TEXT,  /* target: const char *, borrowed from argv */
     OPTION_TEXTS, /* target: struct option_texts; may be given several times */
     OPTION_COUNT, /* target: uint64_t */
+    OPTION_LIMIT, /* the same; 0 and none: OPTION_NO_LIMIT */
     OPTION_REAL   /* target: double, finite */
 };
+
+#define OPTION_NO_LIMIT (UINT64_MAX - 1)
 
 struct option_texts {
     const char *texts[OPTION_TEXTS_MAX]; /* [n], borrowed from argv */
@@ -62,6 +66,7 @@ struct options {
     size_t n_settings;
     char joined[OPTIONS_JOINED_MAX]; /* storage of settings given as two words */
     size_t joined_used;
+    bool spent;     /* the budget of the run is used up: a restart would end in the same way */
     uint64_t given; /* bit i: option i with a value was given */
 
     enum exit_code code; /* the run function of options_main may set it; EXIT_DONE otherwise */

@@ -30,6 +30,9 @@ json_t *run_status_new(void)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) json_object_set_new(o, keys[i], json_null());
     json_object_set_new(o, "refused_for", json_object());
     json_object_set_new(o, "notes", json_array());
+    json_object_set_new(o, "alerts", json_null());
+    json_object_set_new(o, "alerts_total", json_null());
+    json_object_set_new(o, "budget", json_null());
     json_object_set_new(o, "fragments", json_array());
     json_object_set_new(o, "workers_gone", json_null());
     json_object_set_new(o, "workers_not_listed", json_null());
@@ -43,9 +46,24 @@ void run_status_set(json_t *status, const char *key, json_t *value)
     json_object_set_new(status, key, value);
 }
 
+static json_t *real_or_null(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
 void run_status_real(json_t *status, const char *key, double value)
 {
-    run_status_set(status, key, isfinite(value) ? json_real(value) : json_null());
+    run_status_set(status, key, real_or_null(value));
+}
+
+void run_status_budget(json_t *status, double hours, double max_hours, double gb, double max_gb)
+{
+    json_t *budget = json_object();
+    json_object_set_new(budget, "hours", real_or_null(hours));
+    json_object_set_new(budget, "max_hours", max_hours > 0 ? json_real(max_hours) : json_null());
+    json_object_set_new(budget, "gb", real_or_null(gb));
+    json_object_set_new(budget, "max_gb", max_gb > 0 ? json_real(max_gb) : json_null());
+    run_status_set(status, "budget", budget);
 }
 
 void run_status_progress(json_t *status, json_int_t round, json_int_t rounds)

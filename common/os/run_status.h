@@ -14,6 +14,8 @@ void run_status_set(json_t *status, const char *key, json_t *value);
 void run_status_real(json_t *status, const char *key, double value);
 /* Sets round, rounds and percent. rounds 0: not known yet. */
 void run_status_progress(json_t *status, json_int_t round, json_int_t rounds);
+/* Sets budget: hours and gb that are used, NaN: unknown; max_hours and max_gb, 0: no limit. */
+void run_status_budget(json_t *status, double hours, double max_hours, double gb, double max_gb);
 /* True if the key "state" of a status, or of one of its workers, is `state`. */
 bool run_status_is(const json_t *object, const char *state);
 

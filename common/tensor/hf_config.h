@@ -47,7 +47,9 @@ const char *hf_config_ids_text(const struct model_config *config, char out[96]);
 /* `text` with the ids of the begin, end and padding tokens from the folder's config.json; each is a number, a list,
  * null or missing. *out is NULL when that folder has no config.json or one of the two is not a JSON object. */
 enum status hf_config_with_ids(const char *text, const char *folder, char **out, struct err *err) MUST_CHECK;
-/* `text` with the type of the tensors (dtype, torch_dtype), where present, set to float32. */
-enum status hf_config_in_float32(const char *text, size_t size, char **out, struct err *err) MUST_CHECK;
+/* `text` with this type of the tensors ("float32", "bfloat16") as dtype and torch_dtype, where present; without both,
+ * torch_dtype is added. */
+enum status hf_config_with_dtype(const char *text, size_t size, const char *dtype, char **out,
+                                 struct err *err) MUST_CHECK;
 
 #endif

@@ -86,14 +86,20 @@ enum status hf_config_with_ids(const char *text, const char *folder, char **out,
     return status;
 }
 
-enum status hf_config_in_float32(const char *text, size_t size, char **out, struct err *err)
+enum status hf_config_with_dtype(const char *text, size_t size, const char *dtype, char **out, struct err *err)
 {
     static const char *const keys[] = {"dtype", "torch_dtype"};
+    enum { N_KEYS = sizeof keys / sizeof *keys };
     json_t *root = json_loadb(text, size, 0, NULL);
     enum status status = json_is_object(root) ? STATUS_OK : err_set(err, STATUS_CORRUPT, "config.json is not JSON");
-    for (size_t i = 0; status == STATUS_OK && i < sizeof keys / sizeof *keys; i++)
-        if (json_object_get(root, keys[i]) && json_object_set_new(root, keys[i], json_string("float32")))
+    bool any = false;
+    for (size_t i = 0; status == STATUS_OK && i < N_KEYS; i++) {
+        bool last = i + 1 == N_KEYS;
+        if (!json_object_get(root, keys[i]) && (!last || any)) continue;
+        any = true;
+        if (json_object_set_new(root, keys[i], json_string(dtype)))
             status = err_set(err, STATUS_NOMEM, "no memory for a config.json");
+    }
     if (status == STATUS_OK) status = print(root, out, err);
     json_decref(root);
     return status;

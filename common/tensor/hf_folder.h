@@ -40,10 +40,16 @@ enum status hf_folder_take(const char *folder, const struct frozen *list, const 
 enum status hf_folder_link_adapter(const char *folder, struct err *err) MUST_CHECK;
 /* Write FOLDER with model.safetensors, config.json and the files of common/tensor/hf_files.h that the folder `files`
  * has (NULL: none). If it has frozen.safetensors, model.safetensors also gets these tensors. config_json "":
- * config.json and adapter_config.json are copied from `files`, too. Then hf_folder_link_adapter. The folder is written
- * beside its place and renamed, so it is never incomplete; an existing one is replaced. */
+ * config.json and adapter_config.json are copied from `files`, too. Then hf_folder_link_adapter. As hf_folder_make. */
 enum status hf_folder_write(const char *folder, const struct layout *layout, const float *theta,
                             const char *config_json, const char *files, struct err *err) MUST_CHECK;
+/* Make FOLDER with what `fill` writes into the folder that it gets. That folder is beside its place and renamed at the
+ * end, so FOLDER is never incomplete; an existing one is replaced. On failure nothing of it stays. */
+typedef enum status hf_folder_fill_fn(void *ctx, const char *folder, struct err *err);
+enum status hf_folder_make(const char *folder, hf_folder_fill_fn *fill, void *ctx, struct err *err) MUST_CHECK;
+/* Fill an existing folder with what hf_folder_write puts there; theta NULL: as hf_folder_copy. */
+enum status hf_folder_fill(const char *folder, const struct layout *layout, const float *theta, const char *config_json,
+                           const char *files, struct err *err) MUST_CHECK;
 /* Write FOLDER with the model.safetensors of the folder `from`, byte by byte, and its files, in the same way. */
 enum status hf_folder_copy(const char *folder, const char *from, struct err *err) MUST_CHECK;
 

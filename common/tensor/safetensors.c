@@ -222,6 +222,17 @@ enum status safetensors_read_f32(const struct safetensors_entry *entry, float *o
     return STATUS_OK;
 }
 
+struct safetensors_entry safetensors_slice(const struct safetensors_entry *entry, uint64_t first, uint64_t n)
+{
+    assert(n && first + n <= entry->count);
+    uint64_t size = entry->bytes / entry->count;
+    struct safetensors_entry part = *entry;
+    part.count = n;
+    part.bytes = size * n;
+    part.data = entry->data + size * first;
+    return part;
+}
+
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 /* Theta lies behind frozen tensors of 8-byte elements and before all others. */

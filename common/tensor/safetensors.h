@@ -45,6 +45,8 @@ void safetensors_close(struct safetensors *st);
 const struct safetensors_entry *safetensors_find(const struct safetensors *st, const char *name);
 /* Convert a tensor to out[count]. UNSUPPORTED for other types than F32, F16, BF16. */
 enum status safetensors_read_f32(const struct safetensors_entry *entry, float *out, struct err *err) MUST_CHECK;
+/* Elements [first, first + n) of a tensor of whole-byte elements, n > 0, as a tensor of the same name. */
+struct safetensors_entry safetensors_slice(const struct safetensors_entry *entry, uint64_t first, uint64_t n);
 
 /* One tensor to be written. */
 struct safetensors_tensor {

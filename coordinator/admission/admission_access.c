@@ -32,6 +32,12 @@ static const uint8_t *uuid_named(const struct engine *e, const struct msg *m)
     return s ? s->uuid : NULL;
 }
 
+/* What the secret of the join line may send. */
+static bool is_open(enum msg_type type)
+{
+    return type == MSG_ENROL || type == MSG_STATUS || type == MSG_PROBE || type == MSG_MODEL || type == MSG_FETCH;
+}
+
 bool admission_may_send(struct engine *e, uint64_t peer, const struct msg *m)
 {
     struct engine_peer p;
@@ -41,12 +47,11 @@ bool admission_may_send(struct engine *e, uint64_t peer, const struct msg *m)
     const uint8_t *uuid = uuid_named(e, m);
     if (p.right == ENGINE_RIGHT_NONE)
         engine_refuse(e, peer, name, REFUSE_KEY, ADMISSION_REVOKED_TEXT);
-    else if (p.right == ENGINE_RIGHT_ENROL && m->type != MSG_ENROL && m->type != MSG_STATUS && m->type != MSG_PROBE)
-        engine_refuse(
-            e, peer, name, REFUSE_KEY,
-            "the secret of the join line only enrols workers, asks for the status and probes the link, and %s "
-            "came with it",
-            msg_name(m->type));
+    else if (p.right == ENGINE_RIGHT_ENROL && !is_open(m->type))
+        engine_refuse(e, peer, name, REFUSE_KEY,
+                      "the secret of the join line only enrols workers, asks for the status, probes the link and "
+                      "follows the model, and %s came with it",
+                      msg_name(m->type));
     else if (p.right == ENGINE_RIGHT_WORKER && uuid && memcmp(uuid, p.key, WIRE_UUID) != 0)
         engine_refuse(e, peer, name, REFUSE_KEY, "%s speaks for another worker than the key of its connection",
                       msg_name(m->type));

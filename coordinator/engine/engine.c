@@ -104,6 +104,8 @@ static enum status dispatch(struct engine *e, uint64_t peer, const struct msg *m
     case MSG_BIND: engine_on_bind(e, peer, &m->bind); return STATUS_OK;
     case MSG_STATUS: on_status(e, peer); return STATUS_OK;
     case MSG_PROBE: admission_probe(e, peer, &m->probe); return STATUS_OK;
+    case MSG_MODEL: engine_on_model(e, peer); return STATUS_OK;
+    case MSG_FETCH: engine_on_fetch(e, peer, &m->fetch); return STATUS_OK;
     case MSG_CHUNK:
         return m->chunk.kind == OBJECT_INITIAL ? engine_on_initial(e, peer, &m->chunk, err)
                                                : engine_on_chunk(e, peer, &m->chunk, err);
@@ -198,7 +200,7 @@ static bool any_awaits_last(const struct engine *e)
 /* The process may end. */
 static bool is_over(const struct engine *e)
 {
-    if (!e->ledger.done) return false;
+    if (!e->ledger.done || engine_follow_waits(e)) return false;
     return all_left(e) || (e->now_us - e->done_us >= ENGINE_LINGER_US && !any_awaits_last(e));
 }
 
@@ -212,6 +214,8 @@ enum status engine_tick(struct engine *e, uint64_t now_us, struct err *err)
     }
     TRY(pump(e, err));
     admission_limits_report(e);
+    engine_watch(e);
+    TRY(engine_budget_watch(e, err));
     emit_waiting(e);
     if (is_over(e)) e->finished = true;
     return STATUS_OK;
@@ -221,7 +225,8 @@ static uint64_t next_deadline_us(const struct engine *e)
 {
     uint64_t at = min_u64(e->retry_us, admission_limits_deadline_us(e));
     if (is_over(e)) return 0;
-    if (e->ledger.done) return any_awaits_last(e) ? at : min_u64(at, e->done_us + ENGINE_LINGER_US);
+    if (e->ledger.done)
+        return any_awaits_last(e) || engine_follow_waits(e) ? at : min_u64(at, e->done_us + ENGINE_LINGER_US);
     at = min_u64(at, e->notice_us);
     if (!engine_serves(e)) return at;
     uint64_t round = round_deadline_us(&e->ledger.round);
@@ -256,5 +261,6 @@ enum status engine_stop(struct engine *e, struct err *err)
         engine_flush_round(e, NAN, NAN); /* its evaluation follows after the next start */
         TRY(engine_checkpoint(e, err));
     }
+    TRY(engine_budget_keep(e, err));
     return journal_sync(&e->ledger.journal, err);
 }

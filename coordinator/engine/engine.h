@@ -134,6 +134,11 @@ bool engine_modelled(const struct engine *engine);
 bool engine_done(const struct engine *engine);
 /* The run is done, and all workers have left or the wait for them is over. */
 bool engine_finished(const struct engine *engine);
+/* run.max_hours or run.max_gb is used up, and the open work has ended: the limit, and how to continue. The caller
+ * stores with engine_stop, dismisses the workers and ends. NULL: the run goes on. */
+const char *engine_spent(const struct engine *engine);
+/* Tells the workers that they end, too: REFUSE_SPENT with this text. False: none is connected any more. */
+bool engine_dismiss(struct engine *engine, const char *text);
 /* The process stops in order: writes a checkpoint if a round has ended since the newest one. On return all journal
  * records survive a power cut. The caller then destroys the engine. */
 enum status engine_stop(struct engine *engine, struct err *err) MUST_CHECK;

@@ -133,6 +133,7 @@ void engine_watch_loss(struct engine *e, uint64_t round, double loss)
              "(checkpoints/round_%06llu, later before_jump_%06llu) until the loss is back",
              loss, (unsigned long long)round, limit, (unsigned long long)e->kept_round,
              (unsigned long long)e->kept_round, (unsigned long long)e->kept_round);
+    snprintf(e->watch.loss_text, sizeof e->watch.loss_text, "%.500s", text);
     engine_tell(e, text);
     engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
 }
@@ -185,6 +186,13 @@ void engine_limit_behind(struct engine *e)
     e->behind_most = most;
 }
 
+/* The oldest checkpoint has no more readers, or late members and followers keep too many. */
+static bool can_go(const struct engine *e)
+{
+    if (e->n_kept > e->config.checkpoint.keep + e->behind_most) return true;
+    return !engine_snapshot_is_followed(e, &e->kept[0]) && all_past(e, &e->kept[1]);
+}
+
 /* Long work: a file of many gigabytes takes time to remove. */
 static enum status collect(void *arg, struct err *err)
 {
@@ -197,7 +205,7 @@ static enum status collect(void *arg, struct err *err)
     e->sweep_due = false;
     e->collect_us = e->now_us + COLLECT_US;
     e->collect_due = keep && e->n_kept > keep;
-    while (keep && e->n_kept > keep && (e->n_kept > keep + e->behind_most || all_past(e, &e->kept[1]))) {
+    while (keep && e->n_kept > keep && can_go(e)) {
         if (!removed(e, take_away(e, e->kept[0].round, &why), &why)) {
             e->collect_due = false; /* retry after the next checkpoint */
             break;
@@ -219,38 +227,6 @@ static enum status collect(void *arg, struct err *err)
     return STATUS_OK;
 }
 
-/* Copies held deltas to the new segment: recovery from the new checkpoint reads no older one. Checkpoints are written
- * while no delta is held, except the first one after a start without any. */
-static enum status carry_held(struct engine *e, struct err *err)
-{
-    struct ledger *l = &e->ledger;
-    uint8_t head[RECORD_DELTA_HEAD], *payload = l->outer.payload;
-    bool any = false;
-    for_each_member(&l->round.members, m) {
-        struct assignment *work = &m->work;
-        for (uint32_t f = 0; work->open && f < l->layout.n_fragments; f++) {
-            struct part *part = &work->parts[f];
-            if (part->state != PART_HELD) continue;
-            assert(part->bytes <= l->outer.payload_cap);
-            struct record_delta copy = {.id = m->id, .fragment = f, .round = work->round, .part = *part};
-            struct writer w = writer_of(head, sizeof head);
-            record_encode(RECORD_DELTA, &copy, &w);
-            struct store_part parts[2] = {{head, w.pos}, {payload, part->bytes}};
-            struct journal_ref at, from = part->at;
-            const uint8_t *held = held_find(&l->held, part->place, from);
-            if (held)
-                parts[1].data = held;
-            else
-                TRY(e->store->ops->segment_read(e->store, from.segment, from.offset, payload, part->bytes, err));
-            TRY(journal_append(&l->journal, RECORD_DELTA, parts, 2, &at, err));
-            part->at = (struct journal_ref){at.segment, at.offset + RECORD_DELTA_HEAD};
-            held_move(&l->held, part->place, from, part->at);
-            any = true;
-        }
-    }
-    return any ? journal_sync(&l->journal, err) : STATUS_OK;
-}
-
 /* Starts the new segment first, then writes the checkpoint that names it. After a crash between the two, recovery finds
  * the older checkpoint and both segments. */
 static enum status write_files(void *arg, struct err *err)
@@ -259,7 +235,7 @@ static enum status write_files(void *arg, struct err *err)
     struct ledger *l = &e->ledger;
     uint64_t round = round_done(&l->round), segment = l->journal.segment + 1;
     TRY(journal_begin(&l->journal, e->store, segment, err));
-    TRY(carry_held(e, err));
+    TRY(checkpoint_carry_held(l, err));
     TRY(checkpoint_save(l, e->store, round, segment, err));
     return checkpoint_look(e->store, round, &e->kept[e->n_kept], err);
 }

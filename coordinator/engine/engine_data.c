@@ -24,6 +24,7 @@ enum status engine_reject(struct engine *e, const struct session *s, uint64_t ro
     struct msg m = {.type = MSG_REJECT, .reject = {.round = round, .fragment = fragment, .code = code}};
     assert(code && code <= REJECT_LAST);
     e->rejected[code]++;
+    if (code != REJECT_LATE) memcpy(e->watch.refused_name, s->name, sizeof s->name);
     TRY(engine_sync(e, err));
     assert(!e->ledger.journal.dirty);
     snprintf(m.reject.text, sizeof m.reject.text, "%s", reason);

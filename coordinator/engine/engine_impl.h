@@ -11,8 +11,11 @@
  *     engine_presence.c    HEARTBEAT, LEAVE, eviction, revoked workers
  *     engine_dataset.c     hashes of the workers' data
  *     engine_region.c      what happens upstream of a region
+ *     engine_watch.c       alerts that follow time
+ *     engine_follow.c      MODEL, FETCH: programs that follow the run
  *     engine_report.c      status, waiting lines, summary
  *     engine_work.c        opening rounds, closing fragments, the end
+ *     engine_budget.c      run.max_hours, run.max_gb
  *     engine_join.c        HELLO, JOIN, BIND
  *     engine_eval.c        evaluations
  *     engine_eval_judge.c  results of evaluations: refused, compared, disputed
@@ -27,6 +30,7 @@
 #include "coordinator/admission/admission.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/model/engine_model.h"
+#include "coordinator/engine/state/engine_alert.h"
 #include "coordinator/engine/state/engine_effects.h"
 #include "coordinator/engine/state/engine_notes.h"
 #include "coordinator/engine/state/engine_round.h"
@@ -77,6 +81,12 @@ bool engine_snapshot_renews(struct engine *e, struct session *s);
 const struct checkpoint_info *engine_snapshot_newest(const struct engine *e, const struct session *joiner);
 /* The snapshot that has this version of a fragment; NULL: none. */
 const struct checkpoint_info *engine_snapshot_find(const struct engine *e, uint32_t fragment, uint64_t version);
+/* A round may have ended: keeps its versions for followers. A follower's model is always one after a round. */
+void engine_snapshot_note_round(struct engine *e);
+/* The newest versions after a round, which followers get: the last round of this process, or the newest checkpoint. */
+uint64_t engine_snapshot_round(const struct engine *e, struct wire_version *versions);
+/* A follower reads this checkpoint or the updates after it: it cannot be removed yet. */
+bool engine_snapshot_is_followed(const struct engine *e, const struct checkpoint_info *info);
 /* Reads floats [first, first + count) of its theta. */
 enum status engine_snapshot_theta(struct engine *e, const struct checkpoint_info *info, uint64_t first, float *dst,
                                   uint64_t count, struct err *err) MUST_CHECK;
@@ -86,7 +96,19 @@ void engine_on_metrics(struct engine *e, struct session *s, const struct msg_met
 /* Emits the number of steps that this worker skipped since the last such event, if any. */
 void engine_emit_skips(struct engine *e, struct session *s);
 
+/* --- engine_follow.c --- */
+void engine_on_model(struct engine *e, uint64_t peer);
+void engine_on_fetch(struct engine *e, uint64_t peer, const struct msg_fetch *m);
+/* A follower may not have the last model yet: the process lives on for a moment. */
+bool engine_follow_waits(const struct engine *e);
+void engine_follow_finish(struct engine *e);
+
 /* --- engine_objects.c --- */
+/* Bytes of an object; 0: it does not exist. */
+uint64_t engine_object_size(const struct engine *e, uint8_t kind, uint32_t fragment, uint64_t version);
+/* Reads chunk->size bytes at chunk->offset, at most DOWNLOAD_CHUNK, of the object that `chunk` names. */
+enum status engine_object_read(struct engine *e, const struct msg_chunk *chunk, uint8_t *dst,
+                               struct err *err) MUST_CHECK;
 void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m);
 void engine_wake_gets(struct engine *e, const struct round_close *close);
 enum status engine_serve(struct engine *e, struct err *err) MUST_CHECK;
@@ -143,6 +165,21 @@ enum status engine_region_take(struct engine *e, const struct engine_upstream *e
 const char *engine_waiting_kept(struct engine *e);
 /* Emits RESTART; the text names the workers that the run waits for, and the limit. */
 void engine_emit_restart(struct engine *e);
+
+/* --- engine_watch.c --- */
+/* Once a second: starts and ends alerts. */
+void engine_watch(struct engine *e);
+
+/* --- engine_budget.c --- */
+/* Used so far, by all processes of the run. */
+double engine_hours(const struct engine *e);
+double engine_gb(const struct engine *e);
+/* Once a second: sees whether a limit is reached, and journals the counters. */
+enum status engine_budget_watch(struct engine *e, struct err *err) MUST_CHECK;
+/* Sees whether a limit is reached. True: no further round opens, and with async no further assignment. */
+bool engine_budget_closes(struct engine *e);
+/* The counters survive the end of this process. */
+enum status engine_budget_keep(struct engine *e, struct err *err) MUST_CHECK;
 
 /* --- engine_dataset.c --- */
 /* Compares the hashes of this heartbeat with those of the other members; refuses sessions that differ. *refused_p: this

@@ -46,6 +46,17 @@ static bool can_resume(const struct engine *e, const struct msg_join *m)
     return true;
 }
 
+/* An operator took rounds back, and the worker's versions belong to them. One that is only far behind is before the
+ * log.
+ */
+static bool was_taken_back(const struct engine *e, const struct msg_join *m)
+{
+    if (m->n_held != e->ledger.layout.n_fragments || can_resume(e, m)) return false;
+    for (uint32_t f = 0; e->ledger.n_taken && f < m->n_held; f++)
+        if (m->held[f].version > e->ledger.log.f[f].base) return true;
+    return false;
+}
+
 /* The log has the updates after the worker's versions, but a snapshot has fewer bytes. */
 static bool is_far_behind(const struct engine *e, const struct session *s, const struct msg_join *m)
 {
@@ -59,7 +70,12 @@ static void emit_joined(struct engine *e, const char *name, const struct msg_joi
     char text[240];
     const char *what = resume ? "continues from its saved state" : "starts from a snapshot";
     uint64_t version = e->ledger.round.versions[0];
-    if (!resume && m->n_held && m->held[0].version > version) {
+    if (!resume && was_taken_back(e, m)) {
+        snprintf(text, sizeof text,
+                 "starts from a snapshot, with fresh moments: the run was taken back since its version %llu",
+                 (unsigned long long)m->held[0].version);
+        what = text;
+    } else if (!resume && m->n_held && m->held[0].version > version) {
         snprintf(text, sizeof text,
                  "starts from a snapshot: its version %llu is newer than the run's version %llu (after a power cut, or "
                  "in an older copy of the run folder)",
@@ -129,6 +145,7 @@ static uint64_t assigned_round(const struct engine *e, const struct session *s)
 static void send_welcome(struct engine *e, const struct session *s, const struct msg_join *join, bool resume,
                          bool shorter)
 {
+    bool taken_back = !resume && was_taken_back(e, join);
     const struct ledger *l = &e->ledger;
     const struct checkpoint_info *newest = engine_snapshot_newest(e, s);
     assert(newest && newest->n_fragments == l->layout.n_fragments);
@@ -139,6 +156,7 @@ static void send_welcome(struct engine *e, const struct session *s, const struct
                                 .n_fragments = l->layout.n_fragments,
                                 .resume = resume,
                                 .shorter = shorter,
+                                .taken_back = taken_back,
                                 .assigned = assigned_round(e, s)}};
     for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
         m.welcome.current[f] = (struct wire_version){l->round.versions[f], l->outer.fragments[f].hash};

@@ -6,8 +6,7 @@
 
 /* --- outgoing objects --------------------------------------------------------------------------------------------- */
 
-/* Bytes of an object; 0: it does not exist. */
-static uint64_t object_size(const struct engine *e, uint8_t kind, uint32_t fragment, uint64_t version)
+uint64_t engine_object_size(const struct engine *e, uint8_t kind, uint32_t fragment, uint64_t version)
 {
     const struct ledger *l = &e->ledger;
     if (kind == OBJECT_UPDATE) {
@@ -51,7 +50,7 @@ void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m)
         engine_refuse(e, s->control, s->name, REFUSE_MALFORMED, "a request for an unknown kind of object or fragment");
         return;
     }
-    uint64_t size = object_size(e, m->kind, m->fragment, m->version);
+    uint64_t size = engine_object_size(e, m->kind, m->fragment, m->version);
     bool later = update && m->version > e->ledger.round.versions[m->fragment];
     if (!size && !later) {
         engine_refuse(e, s->control, s->name, REFUSE_GONE, "%s %llu of fragment %u was removed: join again",
@@ -69,7 +68,7 @@ void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m)
 void engine_wake_gets(struct engine *e, const struct round_close *close)
 {
     uint64_t version = e->ledger.round.versions[close->fragment];
-    uint64_t size = object_size(e, OBJECT_UPDATE, close->fragment, version);
+    uint64_t size = engine_object_size(e, OBJECT_UPDATE, close->fragment, version);
     if (e->ledger.down_relay) note_own(e, close);
     for_each_session(e, s) {
         if (download_wake(&s->download, close->fragment, version, size)) session_serve(&e->sessions, s, true);
@@ -106,7 +105,7 @@ static enum status read_snapshot(struct engine *e, const struct msg_chunk *chunk
     return STATUS_OK;
 }
 
-static enum status read_object(struct engine *e, const struct msg_chunk *chunk, uint8_t *dst, struct err *err)
+enum status engine_object_read(struct engine *e, const struct msg_chunk *chunk, uint8_t *dst, struct err *err)
 {
     enum status status;
     assert(chunk->size > 0 && chunk->size <= DOWNLOAD_CHUNK);
@@ -137,7 +136,7 @@ static enum status chunk_of(struct engine *e, const struct download_item *item, 
     if (*entry_p) return STATUS_OK;
     struct chunk_entry *entry = chunk_cache_replace(&e->chunks, &chunk);
     if (!entry) return err_set(err, STATUS_NOMEM, "no memory for a chunk of %llu bytes", (unsigned long long)size);
-    TRY(read_object(e, &chunk, chunk_entry_data(entry), err));
+    TRY(engine_object_read(e, &chunk, chunk_entry_data(entry), err));
     *entry_p = entry;
     enum status status = chunk_entry_seal(entry, &chunk);
     return status == STATUS_OK ? status : err_set(err, status, "internal: a chunk has no valid form");
@@ -160,7 +159,7 @@ static enum status send_downloads(struct engine *e, struct session *s, struct er
     session_serve(&e->sessions, s, false);
     while (s->bulk != SESSION_NO_PEER && download_next(&s->download, &item, &size)) {
         /* The object may have been removed since the request. */
-        if (object_size(e, item.kind, item.fragment, item.version) != item.total) {
+        if (engine_object_size(e, item.kind, item.fragment, item.version) != item.total) {
             download_sent(&s->download, &item, 0);
             engine_refuse(e, s->control, s->name, REFUSE_GONE, "version %llu of fragment %u was removed: join again",
                           (unsigned long long)item.version, item.fragment);

@@ -118,6 +118,7 @@ enum status engine_on_leave(struct engine *e, struct session *s, const struct ms
     memcpy(name, s->name, sizeof name);
     if (m->finished) e->n_finished++;
     if (m->finished && member) member->left = true;
+    if (member) member->expected = false;
     if (!m->finished) TRY(admission_lose_place(e, RECORD_MEMBER_LEAVE, member, err));
     engine_emit_skips(e, s);
     session_remove(&e->sessions, s);
@@ -140,7 +141,8 @@ enum status engine_revoke(struct engine *e, const uint8_t uuid[WIRE_UUID], struc
 {
     struct session *s = session_by_uuid(&e->sessions, uuid);
     if (e->initial.id && !memcmp(e->initial.join->uuid, uuid, WIRE_UUID)) engine_initial_drop(e);
-    const struct member *m = member_by_uuid(&e->ledger.round.members, uuid);
+    struct member *m = member_by_uuid(&e->ledger.round.members, uuid);
+    if (m) m->expected = false;
     if (s) {
         engine_refuse(e, s->control, s->name, REFUSE_KEY, ADMISSION_REVOKED_TEXT);
         if (e->io.drop) e->io.drop(e->io.ctx, s->control);

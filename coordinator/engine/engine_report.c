@@ -386,6 +386,23 @@ static void add_notes(json_t *o, const struct engine *e)
     run_status_set(o, "notes", notes);
 }
 
+/* Adds "alerts", those that fire, and "alerts_total", the starts of each rule in this process. */
+static void add_alerts(json_t *o, const struct engine *e)
+{
+    json_t *firing = json_array(), *total = json_object();
+    for (uint32_t i = 0; i < e->alerts.n; i++) {
+        const struct alert *a = &e->alerts.firing[i];
+        json_array_append_new(firing, json_pack("{s:s,s:s?,s:s,s:f}", "rule", alert_rule_name(a->rule), "worker",
+                                                a->worker[0] ? a->worker : NULL, "text", a->text, "since_s",
+                                                (double)(e->now_us - a->since_us) * 1e-6));
+    }
+    for (int rule = 0; rule < ALERT_RULES; rule++)
+        json_object_set_new(total, alert_rule_name((enum alert_rule)rule),
+                            json_integer((json_int_t)e->alerts.total[rule]));
+    run_status_set(o, "alerts", firing);
+    run_status_set(o, "alerts_total", total);
+}
+
 static void add_fragments(json_t *o, const struct engine *e)
 {
     const struct ledger *l = &e->ledger;
@@ -425,6 +442,8 @@ static json_t *status_object(const struct engine *e)
     if (e->config.train.method == METHOD_ASYNC) run_status_set(o, "staleness", json_counts(e->stale, ROUND_STALENESS));
     add_refusals(o, e);
     add_notes(o, e);
+    add_alerts(o, e);
+    run_status_budget(o, engine_hours(e), e->config.run.max_hours, engine_gb(e), e->config.run.max_gb);
     add_fragments(o, e);
     return o;
 }

@@ -16,6 +16,8 @@
 #include "common/base/units.h"
 #include "coordinator/engine/engine_impl.h"
 
+enum { FOLLOWED_US = 10000000 }; /* after this time without a message a follower reads nothing any more */
+
 enum { STILL_US = 2000000, PAUSE_LOADS = 4 };
 
 static uint64_t theta_bytes(const struct engine *e)
@@ -154,4 +156,33 @@ void engine_snapshot_refresh(struct engine *e, const struct session *joiner)
     e->fresh_us = e->now_us;
     log_info("wrote a snapshot for %s: %s instead of %s of updates since the last one", joiner->name,
              units_bytes((double)theta_bytes(e)).text, units_bytes((double)bytes).text);
+}
+
+/* --- followers ---------------------------------------------------------------------------------------------------- */
+
+void engine_snapshot_note_round(struct engine *e)
+{
+    const struct ledger *l = &e->ledger;
+    uint64_t done = round_done(&l->round);
+    if (e->follow.round == done) return;
+    e->follow.round = done;
+    for (uint32_t f = 0; f < l->layout.n_fragments; f++)
+        e->follow.versions[f] = (struct wire_version){l->round.versions[f], l->outer.fragments[f].hash};
+}
+
+uint64_t engine_snapshot_round(const struct engine *e, struct wire_version *versions)
+{
+    const struct checkpoint_info *newest = engine_newest(e);
+    if (e->follow.round > newest->round) {
+        memcpy(versions, e->follow.versions, newest->n_fragments * sizeof *versions);
+        return e->follow.round;
+    }
+    for (uint32_t f = 0; f < newest->n_fragments; f++)
+        versions[f] = (struct wire_version){newest->versions[f], newest->hashes[f]};
+    return newest->round;
+}
+
+bool engine_snapshot_is_followed(const struct engine *e, const struct checkpoint_info *info)
+{
+    return e->follow.needed_us && e->follow.needed <= info->round && e->now_us - e->follow.needed_us < FOLLOWED_US;
 }

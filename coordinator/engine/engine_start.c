@@ -343,7 +343,8 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
         return status;
     }
     engine_progress(e);
-    if (e->restarted) engine_emit_restart(e);
+    (void)engine_budget_closes(e);
+    if (e->restarted && !engine_spent(e)) engine_emit_restart(e);
     *engine_p = e;
     return STATUS_OK;
 }
@@ -356,6 +357,7 @@ void engine_destroy(struct engine *e)
     ledger_finish(&e->ledger);
     mem_free(e->eval.shares);
     mem_free(e->kept);
+    engine_follow_finish(e);
     mem_free(e->status_json);
     chunk_cache_finish(&e->chunks);
     mem_free(e->floats);

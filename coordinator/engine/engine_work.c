@@ -109,7 +109,9 @@ enum status engine_updated(struct engine *e, const struct round_close *close, st
     e->rate.updates++;
     e->updated_us = e->now_us;
     emit_update(e, close);
+    uint64_t done = e->seen_rounds;
     engine_round_follow(e, RECORD_UPDATE, 0);
+    if (round_done(&e->ledger.round) > done) engine_snapshot_note_round(e);
     engine_wake_gets(e, close);
     return reject_dropped(e, close->fragment, err);
 }
@@ -210,7 +212,7 @@ enum status engine_open_work(struct engine *e, bool *any_p, struct err *err)
 {
     struct ledger *l = &e->ledger;
     struct round_open open;
-    if (l->done || engine_eval_blocks(e)) return STATUS_OK;
+    if (l->done || engine_eval_blocks(e) || engine_budget_closes(e)) return STATUS_OK;
     TRY(seat_first(e, err));
     if (ledger_room(l) != STATUS_OK) return err_set(err, STATUS_NOMEM, "no memory for assignments");
     open.grants = l->grants;

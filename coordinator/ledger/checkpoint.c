@@ -10,9 +10,11 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "float arrays are written as little-endian bytes");
 
-static const char magic[8] = {'A', 'T', 'O', 'L', 'L', 'S', '4', '\n'}; /* the digit is the format */
+/* The digit is the format. A run of which rounds were taken back writes FORMAT_TAKEN, which lists that; both are read.
+ */
+static const char magic[8] = {'A', 'T', 'O', 'L', 'L', 'S', '4', '\n'};
 
-enum { FORMAT_AT = 6, PREFIX = 24, HEAD_MAX = 1 << 30, ARRAYS_MAX = CHECKPOINT_ARRAYS_MAX };
+enum { FORMAT_TAKEN = '5', FORMAT_AT = 6, PREFIX = 24, HEAD_MAX = 1 << 30, ARRAYS_MAX = CHECKPOINT_ARRAYS_MAX };
 
 /* --- float arrays in the order they are stored -------------------------------------------------------------------- */
 
@@ -199,6 +201,12 @@ static const struct field region_fields[] = {
     BOOL(ledger, round.region.sealed), U64(ledger, round.region.granted),   U32(ledger, round.region.steps),
     F64(ledger, round.region.step0),   F64(ledger, round.region.step_rate), END,
 };
+/* Only with FORMAT_TAKEN, at the end of the head. */
+static const struct field taken_fields[] = {
+    COUNT(ledger, n_taken, 1, LEDGER_TAKEN_MAX),
+    LIST(ledger, taken, n_taken, record_taken_fields, LEDGER_TAKEN_MAX),
+    END,
+};
 struct count {
     uint32_t members;
 };
@@ -220,6 +228,7 @@ const struct field_part checkpoint_parts[] = {
     {"each member: strikes", gate_fields},
     {"its last delta: fragments", sample_fields},
     {"a region", region_fields},
+    {"format 5: what was taken back", taken_fields},
     {0},
 };
 
@@ -256,9 +265,11 @@ static void head_encode(const struct ledger *l, const struct checkpoint_head *he
     for (uint32_t i = 0; i < r->members.n; i++) member_encode(r->members.members[i], F, w);
     gates_encode(r, F, w);
     if (l->region) fields_put(region_fields, l, w);
+    if (l->n_taken) fields_put(taken_fields, l, w);
 }
 
-static enum status round_decode(struct ledger *l, struct reader *r)
+/* taken: the head lists what was taken back */
+static enum status round_decode(struct ledger *l, bool taken, struct reader *r)
 {
     struct round *round = &l->round;
     struct count count;
@@ -270,11 +281,13 @@ static enum status round_decode(struct ledger *l, struct reader *r)
     for (uint32_t i = 0; !r->bad && i < count.members; i++) TRY(member_decode(round, F, r));
     gates_decode(round, F, r);
     if (l->region) fields_read(region_fields, l, r);
+    if (taken) fields_read(taken_fields, l, r);
     round_recount(round);
     return r->bad ? STATUS_CORRUPT : round_check(round);
 }
 
-static enum status head_decode(struct ledger *l, struct checkpoint_head *head, struct reader *r, struct err *err)
+static enum status head_decode(struct ledger *l, struct checkpoint_head *head, bool taken, struct reader *r,
+                               struct err *err)
 {
     struct array arrays[ARRAYS_MAX];
     fields_read(checkpoint_head_fields, head, r);
@@ -285,11 +298,41 @@ static enum status head_decode(struct ledger *l, struct checkpoint_head *head, s
     TRY(ledger_set_model(l, head->model, head->model_size, err));
     if (head->info.n_fragments != l->layout.n_fragments || head->n != list_arrays(l, arrays)) return STATUS_CORRUPT;
     memcpy(l->round.versions, head->info.versions, sizeof l->round.versions);
-    TRY(round_decode(l, r));
+    TRY(round_decode(l, taken, r));
     return reader_done(r) ? STATUS_OK : STATUS_CORRUPT;
 }
 
 /* --- save and load ------------------------------------------------------------------------------------------------ */
+
+enum status checkpoint_carry_held(struct ledger *l, struct err *err)
+{
+    struct store *store = l->journal.store;
+    uint8_t head[RECORD_DELTA_HEAD], *payload = l->outer.payload;
+    bool any = false;
+    for_each_member(&l->round.members, m) {
+        struct assignment *work = &m->work;
+        for (uint32_t f = 0; work->open && f < l->layout.n_fragments; f++) {
+            struct part *part = &work->parts[f];
+            if (part->state != PART_HELD) continue;
+            assert(part->bytes <= l->outer.payload_cap);
+            struct record_delta copy = {.id = m->id, .fragment = f, .round = work->round, .part = *part};
+            struct writer w = writer_of(head, sizeof head);
+            record_encode(RECORD_DELTA, &copy, &w);
+            struct store_part parts[2] = {{head, w.pos}, {payload, part->bytes}};
+            struct journal_ref at, from = part->at;
+            const uint8_t *held = held_find(&l->held, part->place, from);
+            if (held)
+                parts[1].data = held;
+            else
+                TRY(store->ops->segment_read(store, from.segment, from.offset, payload, part->bytes, err));
+            TRY(journal_append(&l->journal, RECORD_DELTA, parts, 2, &at, err));
+            part->at = (struct journal_ref){at.segment, at.offset + RECORD_DELTA_HEAD};
+            held_move(&l->held, part->place, from, part->at);
+            any = true;
+        }
+    }
+    return any ? journal_sync(&l->journal, err) : STATUS_OK;
+}
 
 enum status checkpoint_save(const struct ledger *l, struct store *store, uint64_t round, uint64_t segment,
                             struct err *err)
@@ -309,6 +352,7 @@ enum status checkpoint_save(const struct ledger *l, struct store *store, uint64_
     assert(!w.bad && w.pos == size);
     struct writer prefix = writer_of(blob, PREFIX);
     put_bytes(&prefix, magic, sizeof magic);
+    if (l->n_taken) blob[FORMAT_AT] = FORMAT_TAKEN;
     put_u64(&prefix, size);
     put_u32(&prefix, crc32c(0, blob + PREFIX, size));
     put_u32(&prefix, 0);
@@ -336,15 +380,17 @@ static enum status bad(struct err *err, uint64_t round, const char *what)
 static enum status check_magic(const uint8_t prefix[PREFIX], uint64_t round, struct err *err)
 {
     uint8_t other[sizeof magic], format = prefix[FORMAT_AT];
-    if (!memcmp(prefix, magic, sizeof magic)) return STATUS_OK;
     memcpy(other, magic, sizeof magic);
     other[FORMAT_AT] = format;
+    bool ours = format == (uint8_t)magic[FORMAT_AT] || format == FORMAT_TAKEN;
+    if (ours && !memcmp(prefix, other, sizeof other)) return STATUS_OK;
     if (format < '1' || format > '9' || memcmp(prefix, other, sizeof other) != 0)
         return bad(err, round, "has an unknown format");
-    return err_set(err, STATUS_UNSUPPORTED,
-                   "checkpoint round_%06llu has format %c, this program reads %c: continue with the release that began "
-                   "the run, or start a new run from the checkpoint (model.init_from)",
-                   (unsigned long long)round, format, magic[FORMAT_AT]);
+    return err_set(
+        err, STATUS_UNSUPPORTED,
+        "checkpoint round_%06llu has format %c, this program reads %c and %c: continue with the release that began "
+        "the run, or start a new run from the checkpoint (model.init_from)",
+        (unsigned long long)round, format, magic[FORMAT_AT], FORMAT_TAKEN);
 }
 
 /* The state of a checkpoint in a store. */
@@ -353,6 +399,7 @@ struct state {
     uint64_t round;
     uint8_t *head; /* [size] */
     size_t size;
+    uint8_t format;
     uint64_t at, total; /* bytes read so far; of the file */
 };
 
@@ -376,6 +423,7 @@ static enum status read_head(struct state *f, struct store *store, uint64_t roun
     uint64_t size = get_u64(&r);
     uint32_t crc = get_u32(&r);
     TRY(check_magic(prefix, round, err));
+    f->format = prefix[FORMAT_AT];
     if (get_u32(&r)) return bad(err, round, "has an unknown format");
     if (size > HEAD_MAX || size > f->total - PREFIX) return bad(err, round, "is too short");
     f->head = mem_alloc(1, size);
@@ -427,7 +475,7 @@ enum status checkpoint_load(struct ledger *l, struct store *store, uint64_t roun
     struct checkpoint_head head = {0};
     TRY(read_head(&file, store, round, err));
     struct reader r = reader_of(file.head, file.size);
-    enum status status = head_decode(l, &head, &r, err);
+    enum status status = head_decode(l, &head, file.format == FORMAT_TAKEN, &r, err);
     *info = head.info;
     mem_free(file.head);
     if (status == STATUS_CORRUPT || status == STATUS_STATE || (status == STATUS_OK && info->round != round))
@@ -514,4 +562,27 @@ enum status checkpoint_check(struct store *store, uint64_t round, struct checkpo
     mem_free(room);
     layout_finish(&layout);
     return status;
+}
+
+enum status checkpoint_compare(const struct ledger *l, struct store *store, uint64_t round, const char **differs_p,
+                               struct err *err)
+{
+    struct state file;
+    struct checkpoint_head own, head = {0};
+    *differs_p = NULL;
+    TRY(read_head(&file, store, round, err));
+    struct reader r = reader_of(file.head, file.size);
+    fields_read(checkpoint_head_fields, &head, &r);
+    head_of(l, round, head.info.segment, &own);
+    bool same_arrays = head.n == own.n && !memcmp(head.hashes, own.hashes, own.n * sizeof *own.hashes);
+    mem_free(file.head);
+    if (r.bad || head.info.round != round) return bad(err, round, "is damaged");
+    const uint32_t F = own.info.n_fragments;
+    if (head.info.n_fragments != F || memcmp(head.info.versions, own.info.versions, F * sizeof *own.info.versions) != 0)
+        *differs_p = "its versions";
+    else if (memcmp(head.info.hashes, own.info.hashes, F * sizeof *own.info.hashes) != 0)
+        *differs_p = "its parameters";
+    else if (!same_arrays)
+        *differs_p = "the outer momentum or a residual in it";
+    return STATUS_OK;
 }

@@ -1,6 +1,8 @@
 /* A checkpoint: theta as a model folder, and the rest of the ledger as one blob beside it.
  *
- *     state = "ATOLLS3\n", u64 head bytes, u32 crc32c of the head, u32 zero, head, momentum, second vector, residuals
+ *     state = "ATOLLS4\n", u64 head bytes, u32 crc32c of the head, u32 zero, head, momentum, second vector, residuals
+ *
+ * A run of which something was taken back has "ATOLLS5\n".
  *
  * The head contains everything except the float arrays, and hash_floats of each array. */
 #ifndef COORDINATOR_CHECKPOINT_H
@@ -37,6 +39,10 @@ struct checkpoint_head {
 extern const struct field checkpoint_head_fields[];
 extern const struct field_part checkpoint_parts[]; /* of the whole head */
 
+/* Copies held deltas to the open segment: recovery from the checkpoint that the caller writes next reads no older one.
+ * Checkpoints are written while no delta is held, except the first one after a start without any, and in an async run
+ * that was taken back. */
+enum status checkpoint_carry_held(struct ledger *l, struct err *err) MUST_CHECK;
 /* Writes the ledger as checkpoint `round`; journal segment `segment` follows it. A part in state HELD is written as
  * WAITED: the caller has put a copy of its DELTA record into that segment. */
 enum status checkpoint_save(const struct ledger *l, struct store *store, uint64_t round, uint64_t segment,
@@ -50,6 +56,10 @@ enum status checkpoint_load(struct ledger *l, struct store *store, uint64_t roun
  * CHECKPOINT_ANY: the round in the state need not match. */
 enum status checkpoint_check(struct store *store, uint64_t round, struct checkpoint_info *info,
                              struct err *err) MUST_CHECK;
+/* Compares the recorded hashes of a checkpoint with the ledger's floats, which a replay has brought to that place.
+ * *differs_p: what differs, or NULL. */
+enum status checkpoint_compare(const struct ledger *l, struct store *store, uint64_t round, const char **differs_p,
+                               struct err *err) MUST_CHECK;
 enum status checkpoint_look(struct store *store, uint64_t round, struct checkpoint_info *info,
                             struct err *err) MUST_CHECK;
 

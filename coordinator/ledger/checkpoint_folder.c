@@ -71,3 +71,14 @@ enum status checkpoint_folder_check(const char *folder, bool *recorded_p, struct
     if (status == STATUS_CORRUPT && err && !strstr(err->msg, folder)) err_prefix(err, "%.300s", folder);
     return status;
 }
+
+enum status checkpoint_folder_look(const char *folder, uint64_t round, struct checkpoint_info *info, struct err *err)
+{
+    struct folder_store f = {.base.ops = &folder_ops, .folder = folder, .fd = -1};
+    if (snprintf(f.path, sizeof f.path, "%s/coordinator_state.bin", folder) >= (int)sizeof f.path)
+        return err_set(err, STATUS_LIMIT, "the path of %.200s is too long", folder);
+    TRY(file_open_plain(f.path, O_RDONLY, 0, &f.fd, err));
+    enum status status = checkpoint_look(&f.base, round, info, err);
+    close(f.fd);
+    return status;
+}

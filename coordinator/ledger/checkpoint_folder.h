@@ -5,6 +5,7 @@
 #define COORDINATOR_CHECKPOINT_FOLDER_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "common/base/status.h"
 
@@ -12,5 +13,10 @@
  * coordinator_state.bin; without it, or with one of
  * another release, nothing is checked here. CORRUPT names the file; other errors as for reading. */
 enum status checkpoint_folder_check(const char *folder, bool *recorded_p, struct err *err) MUST_CHECK;
+/* Reads the versions and hashes that the folder of checkpoint `round` records, without checking the model. NOTFOUND: it
+ * has no coordinator_state.bin. */
+struct checkpoint_info;
+enum status checkpoint_folder_look(const char *folder, uint64_t round, struct checkpoint_info *info,
+                                   struct err *err) MUST_CHECK;
 
 #endif

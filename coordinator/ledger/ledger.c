@@ -143,11 +143,12 @@ union small {
     struct record_delta delta;
     struct record_drop drop;
     struct record_eval eval;
-    struct record_clock done;
+    struct record_clock clock;
     struct record_val val;
     struct round_upstream grant;
     struct record_seal seal;
     struct record_jump jump;
+    struct record_taken taken;
 };
 
 /* With a model: a change of settings (--change). The run may then be longer than before. */
@@ -249,6 +250,13 @@ static enum status fold_eval(struct ledger *l, const struct record_eval *m)
     return STATUS_OK;
 }
 
+static enum status fold_taken(struct ledger *l, const struct record_taken *taken)
+{
+    if (l->n_taken == LEDGER_TAKEN_MAX) memmove(l->taken, l->taken + 1, --l->n_taken * sizeof *l->taken);
+    l->taken[l->n_taken++] = *taken;
+    return STATUS_OK;
+}
+
 static enum status fold_done(struct ledger *l, const struct record_clock *clock)
 {
     l->clock = *clock;
@@ -260,7 +268,7 @@ static enum status fold(struct ledger *l, const struct journal_record *record, s
 {
     union small m;
     const uint16_t type = record->type;
-    bool early = type == RECORD_RUN || type == RECORD_START || type == RECORD_MODEL;
+    bool early = type == RECORD_RUN || type == RECORD_START || type == RECORD_MODEL || type == RECORD_CLOCK;
     if (!early && !l->modelled) return STATUS_CORRUPT;
     if (l->modelled) l->round.clock_us = l->clock.elapsed_us;
     if (type == RECORD_START) return fold_start(l, record->size);
@@ -275,11 +283,13 @@ static enum status fold(struct ledger *l, const struct journal_record *record, s
     case RECORD_DELTA: return fold_delta(l, record->at, &m.delta);
     case RECORD_DROP: return round_fold_drop(&l->round, m.drop.id, m.drop.round, m.drop.fragment, m.drop.code);
     case RECORD_EVAL: return fold_eval(l, &m.eval);
-    case RECORD_DONE: return fold_done(l, &m.done);
+    case RECORD_DONE: return fold_done(l, &m.clock);
     case RECORD_VAL: return fold_val(l, &m.val);
     case RECORD_GRANT: return round_fold_grant(&l->round, &m.grant);
     case RECORD_SEAL: return round_fold_seal(&l->round, m.seal.round);
     case RECORD_JUMP: return fold_jump(l, &m.jump);
+    case RECORD_CLOCK: l->clock = m.clock; return STATUS_OK;
+    case RECORD_TAKEN: return fold_taken(l, &m.taken);
     default: return STATUS_CORRUPT;
     }
 }
@@ -440,8 +450,9 @@ static enum status replay_update(struct ledger *l, const struct journal_record *
             close.ids[close.n++] = named[i].worker_id;
         }
     }
-    if (status == STATUS_OK && !l->region) status = update_compute(l, &close, &computed, err);
-    if (status == STATUS_OK && !l->region &&
+    bool computes = !l->region && !l->skims;
+    if (status == STATUS_OK && computes) status = update_compute(l, &close, &computed, err);
+    if (status == STATUS_OK && computes &&
         (computed.theta_hash != u.theta_hash || computed.payload_size != u.payload_size ||
          memcmp(computed.payload, u.payload, u.payload_size) != 0))
         status = other_update(err, record);

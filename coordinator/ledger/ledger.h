@@ -23,7 +23,7 @@
 #include "coordinator/round/round.h"
 #include "wire/object.h"
 
-enum { LEDGER_EARLIER_MAX = 32 };
+enum { LEDGER_EARLIER_MAX = 32, LEDGER_TAKEN_MAX = 32 };
 
 struct ledger {
     struct config *config; /* borrowed; RUN records set the keys that belong to the run */
@@ -33,6 +33,7 @@ struct ledger {
 
     bool region; /* its updates are upstream's (coordinator/engine/engine_region.c); set after ledger_init */
     bool absent; /* region: theta of these versions is not here: before the first jump, or a crash cut one short */
+    bool skims;  /* replay folds updates without the outer steps: all is right but the floats and their hashes */
 
     bool begun; /* the RUN record exists */
     uint8_t run_id[WIRE_UUID];
@@ -40,6 +41,9 @@ struct ledger {
     char *config_text;
     uint64_t earlier[LEDGER_EARLIER_MAX]; /* [n_earlier] hashes before changes; the first one stays */
     uint32_t n_earlier;
+
+    struct record_taken taken[LEDGER_TAKEN_MAX]; /* [n_taken] what operators took back; the newest ones */
+    uint32_t n_taken;
 
     bool modelled; /* the MODEL record exists: the members below are set */
     struct layout layout;

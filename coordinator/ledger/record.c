@@ -93,6 +93,14 @@ static const struct field jump[] = {
     LIST(record_jump, versions, n_fragments, wire_version_fields, LAYOUT_FRAGMENTS_MAX),
     END,
 };
+const struct field record_taken_fields[] = {
+    U8(record_taken, what, 0, RECORD_TAKEN_EXCLUDE),
+    U64(record_taken, time_s),
+    U64(record_taken, round),
+    U64(record_taken, before),
+    LINE(record_taken, name, 0),
+    END,
+};
 
 static const struct {
     const char *name;
@@ -112,6 +120,8 @@ static const struct {
     [RECORD_GRANT] = {"GRANT", grant_fields, NULL},
     [RECORD_SEAL] = {"SEAL", seal, NULL},
     [RECORD_JUMP] = {"JUMP", jump, NULL},
+    [RECORD_CLOCK] = {"CLOCK", record_clock_fields, NULL},
+    [RECORD_TAKEN] = {"TAKEN", record_taken_fields, NULL},
 };
 
 const char *record_name(uint16_t type)

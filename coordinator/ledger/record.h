@@ -27,6 +27,9 @@ enum record_type {
     RECORD_GRANT, /* upstream's assignment */
     RECORD_SEAL,  /* the deltas of the round are fixed, and may go upstream */
     RECORD_JUMP,  /* upstream's parameters were loaded; a checkpoint with them follows */
+    RECORD_CLOCK, /* nothing else was written for a while: what run.max_hours and run.max_gb count stays known */
+
+    RECORD_TAKEN, /* an operator took rounds back; the records behind it are the run's history from there on */
 };
 
 /* Running totals over all coordinator processes of the run. */
@@ -110,9 +113,22 @@ struct record_jump {
     struct wire_version versions[LAYOUT_FRAGMENTS_MAX];
 };
 
+enum record_taken_what {
+    RECORD_TAKEN_ROLLBACK, /* atoll rollback: the rounds behind `round` are gone */
+    RECORD_TAKEN_EXCLUDE,  /* atoll exclude: they were merged again without a worker's deltas */
+};
+
+struct record_taken {
+    uint8_t what;             /* enum record_taken_what */
+    uint64_t time_s;          /* since the epoch */
+    uint64_t round;           /* rounds that are as before */
+    uint64_t before;          /* rounds that the run had */
+    char name[WIRE_NAME_MAX]; /* of the excluded worker; rollback: "" */
+};
+
 enum { RECORD_CLOCK_BYTES = 40, RECORD_SMALL_MAX = 256 };
 
-extern const struct field record_clock_fields[], record_run_fields[];
+extern const struct field record_clock_fields[], record_run_fields[], record_taken_fields[];
 
 /* "RUN"; NULL: an unknown number. */
 const char *record_name(uint16_t type);
@@ -121,7 +137,7 @@ const char *record_name(uint16_t type);
 const struct field *record_fields(enum record_type type);
 const struct field *record_more(enum record_type type);
 
-/* record: struct record_X of the type, record_clock of DONE and UPDATE, NULL of START,
+/* record: struct record_X of the type, record_clock of DONE, CLOCK and UPDATE, NULL of START,
  * round_upstream of GRANT. */
 size_t record_size(enum record_type type, const void *record);
 /* DELTA and UPDATE: the caller appends the payload or the object. Sets w->bad when the buffer is too small. */

@@ -57,6 +57,8 @@ struct store_ops {
 
     /* Bytes that the disk has left; UINT64_MAX: unknown. */
     uint64_t (*free_bytes)(struct store *s);
+    /* All bytes of that disk; UINT64_MAX: unknown. */
+    uint64_t (*total_bytes)(struct store *s);
 
     /* Copies, durably, the files that later checkpoints contain beside their model:
      * - the tokenizer and generation files of the Hugging Face folder `init_dir` (NULL: none), with `configs` also its
@@ -68,6 +70,12 @@ struct store_ops {
      * A NULL slot: this store keeps no files. */
     enum status (*files_keep)(struct store *s, const char *init_dir, const char *tokenizer, bool configs,
                               const struct frozen *frozen, bool anew, struct err *err);
+
+    /* Size of a kept file, by its name beside the model or frozen.safetensors. NOTFOUND: it is not kept. A NULL slot:
+     * as files_keep. */
+    enum status (*file_size)(struct store *s, const char *name, uint64_t *size_p);
+    enum status (*file_read)(struct store *s, const char *name, uint64_t offset, void *dst, size_t size,
+                             struct err *err);
 
     /* The model that a worker uploads, RUN/init (coordinator/ledger/init_folder.h). NULL: this store keeps none. */
     struct init_folder *(*init_folder)(struct store *s);
@@ -122,5 +130,7 @@ enum status store_list(struct store *s, store_list_fn list, uint64_t **list_p, s
  * - RUN/init/ (if a worker uploaded the initial model)
  * Creates missing folders and removes half-written files of a crash. Foreign files in these folders stay. */
 enum status store_disk_open(struct store **store_p, const char *run_dir, struct err *err) MUST_CHECK;
+/* For a reader: changes nothing there. The caller calls no function that writes. */
+enum status store_disk_open_read(struct store **store_p, const char *run_dir, struct err *err) MUST_CHECK;
 
 #endif

@@ -40,7 +40,7 @@ static enum status segment_begin(struct store *s, uint64_t segment, struct err *
     char path[FILEIO_PATH_MAX];
     TRY(open_segment(d, segment, O_CREAT | O_EXCL, err));
     d->size = 0;
-    snprintf(path, sizeof path, "%s/journal", d->dir);
+    snprintf(path, sizeof path, "%s/journal%s", d->dir, d->next);
     return dir_sync(path, err);
 }
 
@@ -130,10 +130,16 @@ static uint64_t free_bytes(struct store *s)
     return statvfs(store_disk_of(s)->dir, &disk) ? UINT64_MAX : (uint64_t)disk.f_bavail * disk.f_frsize;
 }
 
+static uint64_t total_bytes(struct store *s)
+{
+    struct statvfs disk;
+    return statvfs(store_disk_of(s)->dir, &disk) ? UINT64_MAX : (uint64_t)disk.f_blocks * disk.f_frsize;
+}
+
 static enum status segment_list(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
-    snprintf(path, sizeof path, "%s/journal", store_disk_of(s)->dir);
+    snprintf(path, sizeof path, "%s/journal%s", store_disk_of(s)->dir, store_disk_of(s)->next);
     return store_disk_list_numbers(path, "", ".log", out, cap, n_p, err);
 }
 
@@ -192,10 +198,13 @@ static const struct store_ops disk_ops = {
     .segment_read = segment_read,
     .segment_size = segment_size,
     .free_bytes = free_bytes,
+    .total_bytes = total_bytes,
     .segment_list = segment_list,
     .segment_remove = segment_remove,
     .segment_put_aside = store_disk_segment_put_aside,
     .files_keep = store_disk_files_keep,
+    .file_size = store_disk_file_size,
+    .file_read = store_disk_file_read,
     .init_folder = store_init_folder,
     .checkpoint_write = store_disk_checkpoint_write,
     .checkpoint_list = store_disk_checkpoint_list,
@@ -212,30 +221,74 @@ static const struct store_ops disk_ops = {
     .close = store_disk_close,
 };
 
-enum status store_disk_open(struct store **store_p, const char *run_dir, struct err *err)
+static enum status make(struct store_disk **d_p, const char *run_dir, const char *next, struct err *err)
 {
-    char path[FILEIO_PATH_MAX];
     if (strlen(run_dir) > FILEIO_PATH_MAX - 128)
         return err_set(err, STATUS_INVALID, "the path of the run folder is too long");
     struct store_disk *d = mem_alloc(1, sizeof *d);
     if (!d) return err_set(err, STATUS_NOMEM, "no memory for the store");
-    *d = (struct store_disk){
-        .base.ops = &disk_ops, .fd = -1, .read_fd = -1, .init.fd = -1, .spool.fd = -1, .dir = mem_strdup(run_dir)};
-    enum status status = d->dir ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for the store");
-    if (status == STATUS_OK) {
-        snprintf(path, sizeof path, "%s/journal", run_dir);
-        status = dir_make(path, err);
+    *d = (struct store_disk){.base.ops = &disk_ops,
+                             .fd = -1,
+                             .read_fd = -1,
+                             .init.fd = -1,
+                             .spool.fd = -1,
+                             .next = next,
+                             .dir = mem_strdup(run_dir)};
+    if (!d->dir) {
+        mem_free(d);
+        return err_set(err, STATUS_NOMEM, "no memory for the store");
     }
-    if (status == STATUS_OK) {
-        snprintf(path, sizeof path, "%s/checkpoints", run_dir);
-        status = dir_make(path, err);
-    }
-    if (status == STATUS_OK) status = init_folder_open(&d->init, run_dir, err);
-    if (status == STATUS_OK) status = store_disk_sweep(d, err);
+    *d_p = d;
+    return STATUS_OK;
+}
+
+static enum status prepare(struct store_disk *d, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    snprintf(path, sizeof path, "%s/journal%s", d->dir, d->next);
+    TRY(dir_make(path, err));
+    snprintf(path, sizeof path, "%s/checkpoints%s", d->dir, d->next);
+    return dir_make(path, err);
+}
+
+static enum status open_now(struct store_disk *d, struct err *err)
+{
+    TRY(prepare(d, err));
+    TRY(init_folder_open(&d->init, d->dir, err));
+    return store_disk_sweep(d, err);
+}
+
+static enum status open_with(struct store **store_p, const char *run_dir, const char *next,
+                             enum status (*ready)(struct store_disk *d, struct err *err), struct err *err)
+{
+    struct store_disk *d = NULL;
+    TRY(make(&d, run_dir, next, err));
+    enum status status = ready(d, err);
     if (status != STATUS_OK) {
         store_disk_close(&d->base);
         return status;
     }
     *store_p = &d->base;
     return STATUS_OK;
+}
+
+enum status store_disk_open(struct store **store_p, const char *run_dir, struct err *err)
+{
+    return open_with(store_p, run_dir, "", open_now, err);
+}
+
+enum status store_disk_open_next(struct store **store_p, const char *run_dir, struct err *err)
+{
+    return open_with(store_p, run_dir, STORE_NEXT, prepare, err);
+}
+
+static enum status ready_to_read(struct store_disk *d, struct err *err)
+{
+    (void)d, (void)err;
+    return STATUS_OK;
+}
+
+enum status store_disk_open_read(struct store **store_p, const char *run_dir, struct err *err)
+{
+    return open_with(store_p, run_dir, "", ready_to_read, err);
 }

@@ -5,6 +5,7 @@
  *     store_disk.c              open, close, journal segments, the spool
  *     store_disk_aside.c        damaged files are renamed, not removed
  *     store_disk_checkpoints.c  checkpoints/: one folder per checkpoint
+ *     store_disk_switch.c       a new history takes the place of the old one
  *     store_disk_files.c        tokenizer/: the files that checkpoints contain beside their models
  *     store_disk_base.c         errors, paths, lists, foreign files that are in the way */
 #ifndef COORDINATOR_STORE_DISK_H
@@ -20,8 +21,9 @@
 
 struct store_disk {
     struct store base;
-    char *dir; /* RUN */
-    int fd;    /* the segment open for appending, or -1 */
+    char *dir;        /* RUN */
+    const char *next; /* behind the names of its folders there: "", or STORE_NEXT; static */
+    int fd;           /* the segment open for appending, or -1 */
     uint64_t segment, size;
     int read_fd; /* the segment read last, or -1 */
     uint64_t read_segment;
@@ -62,6 +64,9 @@ void store_disk_unmap(struct store_disk *d);
 /* See struct store_ops. */
 enum status store_disk_files_keep(struct store *s, const char *init_dir, const char *tokenizer, bool configs,
                                   const struct frozen *frozen, bool anew, struct err *err) MUST_CHECK;
+enum status store_disk_file_size(struct store *s, const char *name, uint64_t *size_p) MUST_CHECK;
+enum status store_disk_file_read(struct store *s, const char *name, uint64_t offset, void *dst, size_t size,
+                                 struct err *err) MUST_CHECK;
 /* The path of their folder, which may not exist. */
 void store_disk_files_path(const struct store_disk *d, char out[FILEIO_PATH_MAX]);
 
@@ -91,5 +96,20 @@ enum status store_disk_checkpoint_put_aside(struct store *s, uint64_t round, cha
                                             struct err *err) MUST_CHECK;
 enum status store_disk_segment_put_aside(struct store *s, uint64_t segment, uint64_t keep, char *name, size_t cap,
                                          struct err *err) MUST_CHECK;
+
+/* --- store_disk_switch.c --- */
+/* A new history of the run is prepared as RUN/journal.take-back, ..., beside the old one. With the file RUN/take-back,
+ * which holds the suffix that the old names get, the new history counts (coordinator/ledger/history/take_back.h). */
+#define STORE_NEXT ".take-back"
+#define STORE_SWITCH "take-back"
+/* Opens the store of the new history. */
+enum status store_disk_open_next(struct store **store_p, const char *run_dir, struct err *err) MUST_CHECK;
+/* The new history counts from here on. `suffix`: ".taken-back-20261128-143015". */
+enum status store_disk_switch_decide(const char *run, const char *suffix, struct err *err) MUST_CHECK;
+/* For the holder of the run folder's lock, before anything reads the folder: gives the new history the names of the old
+ * one, if it counts; otherwise removes what was prepared. *switched_p: the run has another history now. */
+enum status store_disk_switch(const char *run, bool *switched_p, struct err *err) MUST_CHECK;
+/* Writes a suffix for the old names that is free. */
+enum status store_disk_switch_suffix(const char *run, char *suffix, size_t cap, struct err *err) MUST_CHECK;
 
 #endif

@@ -29,7 +29,7 @@ enum status store_disk_fail_read(struct err *err, const char *what, const char *
 
 void store_disk_segment_path(const struct store_disk *d, uint64_t segment, char out[FILEIO_PATH_MAX])
 {
-    snprintf(out, FILEIO_PATH_MAX, "%s/journal/%08llu.log", d->dir, (unsigned long long)segment);
+    snprintf(out, FILEIO_PATH_MAX, "%s/journal%s/%08llu.log", d->dir, d->next, (unsigned long long)segment);
 }
 
 enum status store_disk_read_exact(int fd, uint64_t offset, void *dst, size_t size, const char *path, struct err *err)

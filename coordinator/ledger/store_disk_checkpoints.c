@@ -17,7 +17,7 @@
 
 static void checkpoint_path(const struct store_disk *d, uint64_t round, const char *file, char out[FILEIO_PATH_MAX])
 {
-    snprintf(out, FILEIO_PATH_MAX, "%s/checkpoints/round_%06llu%s%s", d->dir, (unsigned long long)round,
+    snprintf(out, FILEIO_PATH_MAX, "%s/checkpoints%s/round_%06llu%s%s", d->dir, d->next, (unsigned long long)round,
              file[0] ? "/" : "", file);
 }
 
@@ -184,7 +184,7 @@ static enum status name_latest(const struct store_disk *d, uint64_t round, struc
     char path[FILEIO_PATH_MAX], name[64];
     char now[sizeof name];
     struct stat st;
-    snprintf(path, sizeof path, "%s/checkpoints/latest", d->dir);
+    snprintf(path, sizeof path, "%s/checkpoints%s/latest", d->dir, d->next);
     snprintf(name, sizeof name, "round_%06llu", (unsigned long long)round);
     bool there = !lstat(path, &st);
     ssize_t n = there && S_ISLNK(st.st_mode) ? readlink(path, now, sizeof now) : -1;
@@ -223,7 +223,7 @@ enum status store_disk_checkpoint_list(struct store *s, uint64_t *out, size_t ca
     struct store_disk *d = store_disk_of(s);
     char path[FILEIO_PATH_MAX];
     size_t n, kept = 0;
-    snprintf(path, sizeof path, "%s/checkpoints", d->dir);
+    snprintf(path, sizeof path, "%s/checkpoints%s", d->dir, d->next);
     TRY(store_disk_list_numbers(path, "round_", "", out, cap, &n, err));
     for (size_t i = 0; i < n; i++) {
         checkpoint_path(d, out[i], "coordinator_state.bin", path);

@@ -1,6 +1,8 @@
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/log.h"
@@ -104,4 +106,33 @@ enum status store_disk_files_keep(struct store *s, const char *init_dir, const c
     if (status == STATUS_OK) status = store_disk_make_way(path, err); /* a new run: an existing file is foreign */
     if (status == STATUS_OK && rename(made, path)) status = store_disk_fail(err, "rename", made);
     return status == STATUS_OK ? dir_sync(d->dir, err) : status;
+}
+
+static void file_path(struct store *s, const char *name, char out[2 * FILEIO_PATH_MAX])
+{
+    char folder[FILEIO_PATH_MAX];
+    store_disk_files_path(store_disk_of(s), folder);
+    snprintf(out, 2 * FILEIO_PATH_MAX, "%s/%s", folder, name);
+}
+
+enum status store_disk_file_size(struct store *s, const char *name, uint64_t *size_p)
+{
+    char path[2 * FILEIO_PATH_MAX];
+    struct stat st;
+    file_path(s, name, path);
+    if (stat(path, &st) || !S_ISREG(st.st_mode)) return STATUS_NOTFOUND;
+    *size_p = (uint64_t)st.st_size;
+    return STATUS_OK;
+}
+
+enum status store_disk_file_read(struct store *s, const char *name, uint64_t offset, void *dst, size_t size,
+                                 struct err *err)
+{
+    char path[2 * FILEIO_PATH_MAX];
+    int fd;
+    file_path(s, name, path);
+    TRY(file_open_plain(path, O_RDONLY, 0, &fd, err));
+    enum status status = store_disk_read_exact(fd, offset, dst, size, path, err);
+    close(fd);
+    return status;
 }

@@ -13,8 +13,9 @@
  *   METRICS    1 a second, 1 at the end of a round, and 1 for each 256 steps; 16 after a new connection
  *   EVAL       1 for each share and each sample, repeated with the heartbeats: with small models 5 in a second, and 3
  *              answers each when its EVAL came again meanwhile
- *   STATUS     2 a second (atoll status)
- *   PROBE      a measurement of up to 10 s: 256 KiB each at 1 Gbit/s, and smaller ones before
+ *   STATUS     2 a second (atoll status); MODEL once a second (atoll follow)
+ *   PROBE      a measurement of up to 10 s: 256 KiB each at 1 Gbit/s, and smaller ones before; FETCH of a follower
+ *              likewise
  *   INVALID    none; 1 a second tells the other side what is wrong */
 void rate_limits(struct rate_limit limits[RATE_CLASSES], const struct rate_needs *needs)
 {
@@ -37,7 +38,8 @@ enum rate_class rate_class_of(uint8_t type, int lane)
     switch (type) {
     case MSG_BIND: return bulk ? RATE_OBJECT : RATE_INVALID;
     case MSG_CHUNK: return bulk ? RATE_CHUNK : RATE_INVALID;
-    case MSG_PROBE: return bulk ? RATE_PROBE : RATE_INVALID;
+    case MSG_PROBE:
+    case MSG_FETCH: return bulk ? RATE_PROBE : RATE_INVALID;
     default: break;
     }
     if (bulk) return RATE_INVALID;
@@ -51,7 +53,8 @@ enum rate_class rate_class_of(uint8_t type, int lane)
     case MSG_GET: return RATE_OBJECT;
     case MSG_METRICS: return RATE_METRICS;
     case MSG_EVAL_RESULT: return RATE_EVAL;
-    case MSG_STATUS: return RATE_STATUS;
+    case MSG_STATUS:
+    case MSG_MODEL: return RATE_STATUS;
     default: return RATE_INVALID;
     }
 }

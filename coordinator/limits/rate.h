@@ -21,8 +21,8 @@ enum rate_class {
     RATE_CHUNK,     /* CHUNK */
     RATE_METRICS,   /* METRICS */
     RATE_EVAL,      /* EVAL_RESULT */
-    RATE_STATUS,    /* STATUS */
-    RATE_PROBE,     /* PROBE */
+    RATE_STATUS,    /* STATUS, MODEL */
+    RATE_PROBE,     /* PROBE, FETCH */
     RATE_INVALID,   /* malformed messages, other types, messages on the wrong lane */
     RATE_CLASSES,
 };

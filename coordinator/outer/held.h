@@ -12,6 +12,9 @@
 
 #include "coordinator/round/member.h"
 
+/* Most bytes of a coordinator: deltas in memory, and encoded chunks that are kept for other workers. */
+enum { HELD_MOST = 256 << 20, CHUNKS_MOST = 64 << 20 };
+
 struct held_place;
 
 /* Zeroed but for `most`: empty. */

@@ -5,6 +5,7 @@
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
+#include "common/base/minmax.h"
 #include "common/base/pool.h"
 #include "common/base/units.h"
 #include "common/config/codec_choice.h"
@@ -17,7 +18,9 @@
 #include "compress/topk/union_size.h"
 #include "coordinator/outer/arrival.h"
 #include "coordinator/outer/delta_measure.h"
+#include "coordinator/outer/held.h"
 #include "coordinator/outer/outer_opt.h"
+#include "coordinator/round/upload.h"
 #include "wire/msg.h"
 #include "wire/object.h"
 
@@ -223,6 +226,12 @@ enum status outer_state_reserve(struct outer_state *s, size_t bytes)
     s->payload_cap = s->payload ? bytes : 0;
     assert(!s->payload || s->payload_cap >= s->delta_cap);
     return s->payload ? STATUS_OK : STATUS_NOMEM;
+}
+
+uint64_t outer_buffer_bytes(uint32_t workers, uint64_t n_params)
+{
+    uint64_t theta = n_params * sizeof(float);
+    return min_u64(UPLOAD_CREDIT + HELD_MOST, workers * theta) + min_u64(CHUNKS_MOST, theta);
 }
 
 void outer_state_finish(struct outer_state *s)

@@ -76,6 +76,8 @@ enum status outer_state_init_with(struct outer_state *s, const struct config *co
  * little memory itself. */
 enum status outer_state_bytes(uint64_t *bytes, const struct config *config, const struct layout *layout,
                               uint32_t workers, struct err *err) MUST_CHECK;
+/* Most bytes that a coordinator needs beside these: deltas that arrive or wait for their merge, and encoded chunks. */
+uint64_t outer_buffer_bytes(uint32_t workers, uint64_t n_params);
 /* Accepts a zeroed struct. */
 void outer_state_finish(struct outer_state *s);
 /* Sets theta_0: from the layout's rules and the seed, or from a Hugging Face folder (init_dir not NULL). */

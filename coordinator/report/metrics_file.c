@@ -108,7 +108,7 @@ static const char *const kind_names[] = {
     [ENGINE_EVENT_EVAL] = "eval",       [ENGINE_EVENT_CHECKPOINT] = "checkpoint",
     [ENGINE_EVENT_LINK] = "link",       [ENGINE_EVENT_WAITING] = "waiting",
     [ENGINE_EVENT_DONE] = "done",       [ENGINE_EVENT_CHANGE] = "change",
-    [ENGINE_EVENT_NOTE] = "note",
+    [ENGINE_EVENT_NOTE] = "note",       [ENGINE_EVENT_ALERT] = "alert",
 };
 
 static void put_line(json_t *o, const struct engine_event_line *e)
@@ -218,6 +218,15 @@ static void put_eval(json_t *o, const struct engine_event_eval *e)
     if (e->by_one) json_object_set_new(o, "val_by_one_worker", json_true());
 }
 
+static void put_alert(json_t *o, const struct engine_event_alert *e)
+{
+    json_put_text(o, "rule", e->rule);
+    json_put_text(o, "state", e->starts ? "start" : "end");
+    json_put_text(o, "worker", e->worker);
+    json_put_text(o, "text", e->text);
+    if (!e->starts) json_put_real(o, "for_s", e->for_s);
+}
+
 static json_t *object_of(const struct engine_event *e)
 {
     json_t *o = json_object();
@@ -247,6 +256,7 @@ static json_t *object_of(const struct engine_event *e)
         json_put_count(o, "tokens", e->done.tokens);
         json_put_real(o, "val_loss", e->done.val_loss);
         break;
+    case ENGINE_EVENT_ALERT: put_alert(o, &e->alert); break;
     }
     return o;
 }

@@ -192,6 +192,12 @@ static void restart_line(struct report *r, const struct engine_event_restart *e)
     if (r->reported > e->round) r->reported = e->round;
 }
 
+static void alert_line(struct report *r, const struct engine_event_alert *e)
+{
+    if (e->starts && !e->told) report_line(r, "alert %s: %s", e->rule, e->text);
+    if (!e->starts) report_line(r, "alert %s ended after %s: %s", e->rule, units_whole_seconds(e->for_s).text, e->text);
+}
+
 void report_event(struct report *r, const struct engine_event *e)
 {
     metrics_file_event(&r->metrics, e);
@@ -211,6 +217,7 @@ void report_event(struct report *r, const struct engine_event *e)
         break;
     case ENGINE_EVENT_WAITING: report_line(r, "waiting for %s", text); break;
     case ENGINE_EVENT_EVAL: eval_line(r, &e->eval); break;
+    case ENGINE_EVENT_ALERT: alert_line(r, &e->alert); break;
     case ENGINE_EVENT_NOTE: /* logged as a warning */
     case ENGINE_EVENT_DONE:
     case ENGINE_EVENT_STEP:

@@ -109,7 +109,11 @@ struct member {
     uint64_t clipped_round; /* the last of them + 1; 0: none */
     double norm_ratio;      /* round_excess of its last delta; 0: unknown */
     bool data_known[2];     /* its hash of the training and validation tokens was counted */
-    bool false_evals;       /* one of its evaluations was proven wrong: it evaluates no more */
+    /* For alerts: part i-th last rounds without a merged delta (bits), its merged steps at the last round's end. */
+    uint32_t missed;
+    uint64_t seen_steps;
+    bool expected;    /* it had a part in a round of this process and has not left since */
+    bool false_evals; /* one of its evaluations was proven wrong: it evaluates no more */
 };
 
 enum { MEMBERS_MAX = 1 << 16 }; /* their encoded state, with 256 fragments each, fits into a checkpoint's head */

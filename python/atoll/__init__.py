@@ -14,7 +14,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._lib import Done, Error, Info, InvalidError, NonFiniteError, RefusedError, UnreachableError, program, version
+from ._lib import (
+    Done,
+    Error,
+    Info,
+    InvalidError,
+    NonFiniteError,
+    RefusedError,
+    StoppedError,
+    UnreachableError,
+    program,
+    version,
+)
 from .train.batches import Batches, Tokens, batches
 from .train.worker import Worker
 
@@ -27,6 +38,7 @@ __all__ = [
     "NonFiniteError",
     "RefusedError",
     "Tokens",
+    "StoppedError",
     "UnreachableError",
     "Worker",
     "batches",
@@ -36,7 +48,7 @@ __all__ = [
     "version",
 ]
 
-for _public in (Done, Error, InvalidError, NonFiniteError, RefusedError, UnreachableError):
+for _public in (Done, Error, InvalidError, NonFiniteError, RefusedError, StoppedError, UnreachableError):
     _public.__module__ = __name__  # as the user writes it; a traceback shows this name
 
 

@@ -23,11 +23,12 @@ import numpy as np
 from . import _structs as c
 from ._structs import DIMS_MAX
 
-OK, INVALID, REFUSED, UNREACHABLE, NONFINITE, EXHAUSTED, ORDER, NOMEM, IO, FAILED = range(10)
+OK, INVALID, REFUSED, UNREACHABLE, NONFINITE, EXHAUSTED, ORDER, NOMEM, IO, FAILED, STOPPED = range(11)
 WAITING, TRAIN, EVALUATE, DONE = range(4)
 CONTINUE, SYNC, DROPPED = range(3)
 DECAY, MEAN = 1, 2  # flags of a tensor
 _NAME_MAX = 63
+_NO_LIMIT = 2**32 - 1  # seconds
 
 logger = logging.getLogger("atoll")
 
@@ -58,11 +59,24 @@ class NonFiniteError(Error, ArithmeticError):
     """The parameters hold NaN or infinity."""
 
 
+class StoppedError(Error, SystemExit):
+    """The run has used up its budget (run.max_hours, run.max_gb). Uncaught, it ends the script with code 75 and a line.
+
+    The same command continues when the run does.
+    """
+
+    def __init__(self, text: str = "the budget of the run is used up") -> None:
+        super().__init__(text)
+        self.code = 75
+        print(f"atoll: {text}", file=sys.stderr)
+
+
 _CLASSES: dict[int, type[Error]] = {
     INVALID: InvalidError,
     REFUSED: RefusedError,
     UNREACHABLE: UnreachableError,
     NONFINITE: NonFiniteError,
+    STOPPED: StoppedError,
 }
 
 
@@ -296,6 +310,11 @@ def _encoded(option: str, text: str | os.PathLike[str] | None) -> bytes | None:
     return encoded
 
 
+def _seconds(limit: float) -> int:
+    """A time limit for C: math.inf is no limit."""
+    return _NO_LIMIT if limit == math.inf else int(limit)
+
+
 def _shown(devices: str) -> bytes:
     """The names of devices for the status: the first 63 bytes, without a cut character."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in devices)
@@ -334,7 +353,7 @@ class Handle:
         save: Callable[[int], list[tuple[int, int]]],
         load: Callable[[memoryview | None], None],
         threads: int = 0,
-        max_wait_s: int = 0,
+        max_wait_s: float = 0,
         frozen: Sequence[Frozen] = (),
         frozen_any: bool = False,
         frozen_read: Callable[[int, int, memoryview], None] | None = None,
@@ -366,7 +385,7 @@ class Handle:
             n_files=len(files),
             state=c.State(None, *self._callbacks),
             threads=threads,
-            max_wait_s=max_wait_s,
+            max_wait_s=_seconds(max_wait_s),
             frozen=c_frozen,
             n_frozen=len(frozen),
             frozen_any=frozen_any,

@@ -46,6 +46,7 @@ worker:             common/base common/config common/os common/tensor wire gpu w
 coordinator/round:  common/base common/format common/config wire
 coordinator/outer:  common/base common/config common/tensor compress compress/topk wire coordinator/round
 coordinator/ledger: common/base common/format common/config common/os common/tensor compress wire coordinator/round coordinator/outer
+coordinator/ledger/history: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger
 coordinator/limits: common/base wire
 coordinator/engine/state: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/limits
 coordinator/admission: common/base common/config common/os compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/limits coordinator/engine/state
@@ -55,7 +56,13 @@ coordinator/report: common/base common/config common/os coordinator/engine/state
 coordinator:        common/base common/config common/os common/tensor compress wire coordinator/outer coordinator/ledger coordinator/admission coordinator/engine coordinator/report
 
 cli:                common/base common/config common/os common/tensor compress wire worker worker/model worker/replica worker/session coordinator coordinator/outer coordinator/ledger coordinator/admission
+cli/ledger:         common/base common/config common/os coordinator coordinator/ledger coordinator/ledger/history coordinator/admission cli
 cli/status:         common/base common/config common/os wire worker/session cli coordinator/run_folder.h
+cli/page:           common/base common/config common/os wire worker/session cli cli/status coordinator/run_folder.h
+cli/export:         common/base common/config common/os common/tensor compress worker worker/model coordinator/run_folder.h cli
+cli/alert:          common/base common/config common/os wire worker/session cli cli/status
+cli/follow:         common/base common/config common/os common/tensor compress wire coordinator/run_folder.h coordinator/ledger cli
+cli/init:           common/base common/config common/os common/tensor cli cli/link cli/plan
 cli/link:           common/base common/config common/os wire coordinator/run_folder.h cli
 cli/plan:           common/base common/config common/os common/tensor compress wire wire/zmq gpu worker worker/outer worker/replica worker/sync coordinator coordinator/outer coordinator/round cli
 cli/region:         common/base common/config common/os common/tensor wire worker/link worker/outer worker/session coordinator coordinator/ledger coordinator/engine cli

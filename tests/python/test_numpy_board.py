@@ -99,14 +99,39 @@ class BoardTest(FolderTest):
         self.assertEqual(logged[3:], [{"eval/loss": 8.0, "round": 1}])  # nothing twice
         self.assertEqual(calls, ["init p allow", "finish"] * 2)
 
+    def test_points_that_were_taken_back_are_logged_again(self) -> None:
+        logged: list[dict[str, Any]] = []
+        fake = types.ModuleType("trackio")
+        vars(fake).update(init=lambda **words: None, log=logged.append, finish=lambda: None)
+        sys.modules["trackio"] = fake
+        self.addCleanup(sys.modules.pop, "trackio")
+        kept = [line("step", 1, step=1, worker="w", loss=1.0), line("round", 1, loss=1.5)]
+        old = [line("step", 2, step=2, worker="w", loss=2.0), line("round", 2, loss=2.5)]
+        self.metrics.write_text("".join(kept + old))
+        self.run_board("--trackio", "p", "--once")
+        self.assertEqual(len(logged), 4)
+        back = line("rollback", 1, before=2, step=1, tokens=10)
+        new = [line("step", 2, step=2, worker="w", loss=3.0), line("round", 2, loss=3.5)]
+        self.metrics.write_text("".join([*kept, back, *new]))
+        self.run_board("--trackio", "p", "--once")
+        self.assertEqual(logged[4:], [{"w/train/loss": 3.0, "w/step": 2}, {"train/loss": 3.5, "round": 2}])
+        self.run_board("--trackio", "p", "--once")
+        self.assertEqual(len(logged), 6)  # once
+        out = line("exclude", 1, before=2, step=1, tokens=10, worker="v")
+        out = out.replace('"time": 1.5', '"time": 2.5')
+        self.metrics.write_text("".join([*kept, back, out, new[0], line("round", 2, loss=4.5)]))
+        self.run_board("--trackio", "p", "--once")
+        self.assertEqual(logged[6:], [{"train/loss": 4.5, "round": 2}])  # the steps of w stay
+
     def test_says_once_what_it_follows(self) -> None:
         class Sink(board.TensorBoard):
             """One without the library."""
 
-            def __init__(self, folder: str) -> None:
+            def __init__(self, folder: str, axis: str) -> None:
                 self.folder = folder
 
             def put(self, point: points.Point) -> None: ...
+            def take_back(self, back: points.Back) -> None: ...
             def flush(self) -> None: ...
             def close(self) -> None: ...
 

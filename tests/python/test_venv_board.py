@@ -82,6 +82,26 @@ class BoardTest(FolderTest):
         self.assertIn("utilization", read_back(folder))
         return n
 
+    def once(self) -> None:
+        process = self.board("--once")
+        out, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, out)
+
+    def taken_back(self, launch: list[str]) -> None:
+        """The curves show what the run has: after a rollback, and after it goes on."""
+        self.program("atoll", "rollback", "run", "--to", "20")
+        self.once()
+        kept = self.expect(self.dir / "run/tensorboard")
+        self.assertEqual(max(step for step, _ in read_back(self.dir / "run/tensorboard")["train/loss"]), 20)
+        self.once()
+        self.assertEqual(self.expect(self.dir / "run/tensorboard"), kept)
+        subprocess.run(launch, cwd=self.dir, check=True, timeout=60, capture_output=True)
+        self.once()
+        self.assertGreater(self.expect(self.dir / "run/tensorboard"), kept)
+        self.program("atoll", "exclude", "run", "worker-1", "--since", "22", "--keep")
+        self.once()
+        self.expect(self.dir / "run/tensorboard")
+
     def test_run(self) -> None:
         """A board that starts before the run, is killed in it and started again; then all values once more."""
         first = self.board()
@@ -110,6 +130,7 @@ class BoardTest(FolderTest):
         out, _ = tokens.communicate(timeout=60)
         self.assertEqual(tokens.returncode, 0, out)
         self.expect(self.dir / "by-tokens", "tokens")
+        self.taken_back(launch)
         print(f"TensorBoard reads {n} values back, equal to metrics.jsonl", file=sys.stderr)
 
 

@@ -62,6 +62,7 @@ static const struct {
     const char *keys, *reason;
 } untried[] = {
     {"run.name data.* log.*", "names, files and lines"},
+    {"run.max_hours run.max_gb", "when the coordinator stops: tests/unit/coordinator/watch/test_engine_budget.c"},
     {"coordinator.listen coordinator.advertise", "addresses"},
     {"model.*", "the model: kills with the real one in tests/e2e/test_e2e_kill.sh"},
     {"inner.* train.precision", "steps of one worker, which its saved state continues: test_e2e_kill.sh"},

@@ -235,4 +235,39 @@ TEST(test_refused_delta_is_not_delivered_again)
     }
 }
 
+/* What `atoll status --json` says has this text. */
+static bool status_has(struct sim_cluster *c, const char *text)
+{
+    static char json[1 << 18];
+    assert_non_null(c->engine);
+    assert_true(engine_status_json(c->engine, json, sizeof json) > 0);
+    return strstr(json, text) != NULL;
+}
+
+/* A machine is gone at night: with a barrier no round ends, with a quorum it misses rounds. Back again, all is well. */
+TEST(test_lost_worker_is_an_alert)
+{
+    for (int quorum = 0; quorum < 2; quorum++) {
+        const char *config[] = {"train.max_steps=40000",
+                                "coordinator.min_workers=2",
+                                "train.eval_every=0",
+                                "coordinator.evict_after_s=100000",
+                                quorum ? "coordinator.quorum=1" : "coordinator.quorum=all",
+                                NULL};
+        struct sim_cluster_setup setup = {.seed = 3, .n_workers = 2, .config = config};
+        const char *rule = quorum ? "\"rule\":\"worker_missing\",\"worker\":\"worker-1\"" : "\"rule\":\"no_round\"";
+        struct sim_cluster *c = sim_rig_cluster(&setup);
+        sim_rig_start(c, 2);
+        assert_true(until_round(c, 8));
+        assert_false(status_has(c, rule));
+        sim_worker_kill(&c->workers[1]);
+        wait_us(c, 120000000);
+        assert_true(status_has(c, rule));
+        sim_worker_start(&c->workers[1]);
+        wait_us(c, 120000000);
+        assert_false(status_has(c, rule));
+        sim_rig_done(c);
+    }
+}
+
 TEST_MAIN(NULL, NULL)

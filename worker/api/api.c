@@ -49,7 +49,9 @@ static enum status take_options(struct atoll *a, const struct atoll_options *o, 
     a->threads = o->threads ? o->threads : (uint32_t)pool_cores(THREADS_USUAL);
     snprintf(a->devices, sizeof a->devices, "%s", o->devices ? o->devices : "cpu");
     snprintf(a->options.self.name, sizeof a->options.self.name, "%s", o->name ? o->name : "");
-    a->options.max_wait_us = o->max_wait_s ? o->max_wait_s * UINT64_C(1000000) : UINT64_MAX;
+    a->options.max_wait_us = o->max_wait_s == UINT32_MAX ? UINT64_MAX - 1
+                             : o->max_wait_s             ? o->max_wait_s * UINT64_C(1000000)
+                                                         : UINT64_MAX;
     a->options.max_wait_by = "max_wait_s";
     a->options.host_ctx = a;
     a->options.on_config = api_on_config;

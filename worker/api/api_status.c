@@ -21,6 +21,7 @@ static enum atoll_status status_of(enum status status)
     case STATUS_AGAIN:
     case STATUS_CLOSED:
     case STATUS_INTERRUPTED: return ATOLL_UNREACHABLE;
+    case STATUS_SPENT: return ATOLL_STOPPED;
     case STATUS_NONFINITE: return ATOLL_NONFINITE;
     case STATUS_NOMEM: return ATOLL_NOMEM;
     case STATUS_IO:

@@ -127,6 +127,24 @@ static void log_joined(const struct outer_loop *loop, const struct msg_welcome *
     log_info("joined %s (%s)%s", config->run.name, config_method_name(config->train.method), number);
 }
 
+/* Says why this worker, which holds `version`, loads a snapshot. */
+static void log_reload(const struct msg_welcome *m, uint64_t version)
+{
+    if (m->taken_back)
+        log_warn(
+            "loading a snapshot, with fresh moments: the run was taken back (atoll rollback or atoll exclude), and "
+            "version %" PRIu64 " of this worker belongs to its old history",
+            version);
+    else if (version > m->current[0].version)
+        log_warn("loading a snapshot: this worker is at version %" PRIu64 ", but the run's log ends at %" PRIu64
+                 " (power cut at the coordinator, or an older copy of its folder)",
+                 version, m->current[0].version);
+    else if (m->shorter)
+        log_info("loading a snapshot: it is shorter than the updates since this worker's version %" PRIu64, version);
+    else
+        log_warn("loading a snapshot: the run's log no longer has the updates after this worker's version");
+}
+
 static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uint64_t now_us)
 {
     bool held = loop->sync.holds;
@@ -140,14 +158,8 @@ static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uin
         log_debug("joined: continuing at version %" PRIu64, loop->sync.f[0].version);
         return;
     }
-    if (held && version > m->current[0].version)
-        log_warn("loading a snapshot: this worker is at version %" PRIu64 ", but the run's log ends at %" PRIu64
-                 " (power cut at the coordinator, or an older copy of its folder)",
-                 version, m->current[0].version);
-    else if (held && m->shorter)
-        log_info("loading a snapshot: it is shorter than the updates since this worker's version %" PRIu64, version);
-    else if (held)
-        log_warn("loading a snapshot: the run's log no longer has the updates after this worker's version");
+    if (held) log_reload(m, version);
+    if (held && m->taken_back) loop->reset_inner = true;
     if (m->shorter)
         outer_return_deltas(loop);
     else

@@ -98,8 +98,9 @@ static size_t collect_parts(struct outer_loop *loop)
         const float *residual = f->fb.residual ? f->fb.residual : loop->zeros;
         body[n++] = (struct outer_part){.data = residual, .size = f->count * sizeof(float)};
     }
-    size_t n_inner = inner->parts ? inner->parts(inner->ctx, body + n, OUTER_PARTS_MAX) : 0;
-    if (inner->parts && !n_inner) return 0;
+    bool has_inner = inner->parts && !loop->reset_inner; /* one that is about to be reset is saved as none */
+    size_t n_inner = has_inner ? inner->parts(inner->ctx, body + n, OUTER_PARTS_MAX) : 0;
+    if (has_inner && !n_inner) return 0;
     for (size_t i = 0; i < n_inner; i++) loop->saved.inner_size += body[n++].size;
     for (uint32_t i = 0; i < loop->n_fragments; i++)
         if (loop->f[i].pending)

@@ -75,6 +75,8 @@ void session_tick(struct worker_session *s);
 /* Ends the pump's thread, if there is one. The link may be closed then. */
 void session_pump_stop(struct worker_session *s);
 
+/* By atoll launch: its coordinator starts beside the worker, so a join never fails. */
+bool session_is_launched(const struct worker_session *s);
 enum status session_check_stop(const struct worker_session *s, struct err *err) MUST_CHECK;
 /* Call it while the worker waits. Before the first connection it returns why the join cannot succeed (INVALID), or did
  * not for long enough (CLOSED). Afterwards the worker waits for its coordinator. */

@@ -11,10 +11,15 @@
  * it, and the answer comes within 5 s. FOLDER: by a run folder, whose coordinator may be about to start. */
 enum { AGAIN_US = 500000, HEARD_US = 5000000, GRACE_US = 3000000, FOLDER_US = 10000000 };
 
+bool session_is_launched(const struct worker_session *s)
+{
+    return s->options->supervised && s->options->run_dir[0];
+}
+
 static uint64_t patience_us(const struct worker_session_options *o)
 {
     char lock[CONFIG_PATH_MAX + 16];
-    if (o->max_wait_us != UINT64_MAX) return UINT64_MAX; /* worker_session_wait watches this limit */
+    if (o->supervised || o->max_wait_us != UINT64_MAX) return UINT64_MAX; /* worker_session_wait watches max_wait_us */
     if (!o->run_dir[0]) return GRACE_US;
     snprintf(lock, sizeof lock, "%s/lock", o->run_dir);
     return file_is_locked(lock) ? UINT64_MAX : FOLDER_US; /* locked: the coordinator runs, and will listen */
@@ -26,7 +31,7 @@ enum status session_check_join(struct worker_session *s, struct err *err)
     struct err why = {0};
     uint64_t now = clock_monotonic_us();
     if (!s->join_check.since_us) s->join_check.since_us = now;
-    s->join_check.done = s->join_check.done || s->options->supervised || link_connected(s->link);
+    s->join_check.done = s->join_check.done || session_is_launched(s) || link_connected(s->link);
     enum dial_failure seen = (enum dial_failure)link_failure(s->link);
     bool again = (unsigned)seen == s->join_check.seen && now < s->join_check.next_us;
     if (s->join_check.done || !seen || again) return STATUS_OK;

@@ -106,7 +106,7 @@ enum status worker_session_dial(struct worker_session *s, struct err *err)
     struct transport *transport;
     struct link *link;
     TRY(transport_address_parse(&address, s->join, err));
-    address.quiet = !s->options->supervised; /* session_check_join says why */
+    address.quiet = !session_is_launched(s); /* session_check_join says why */
     TRY(transport_zmq_dial(&transport, &address, &s->options->self, err));
     TRY(link_open(&link, transport, outer_loop_heartbeat(s->loop), err));
     s->link = link;
@@ -232,9 +232,10 @@ enum status worker_session_wait(struct worker_session *s, uint64_t timeout_us, s
     if (may_rename(s) && outer_loop_name_refused(s->loop)) return take_next_name(s, err);
     TRY(session_check_join(s, err));
     uint64_t silent = silent_us(s, now);
-    if (silent >= o->max_wait_us)
-        return err_set(err, STATUS_INTERRUPTED, "the coordinator has not answered for %s (%s)",
-                       units_whole_seconds((double)silent / 1e6).text, o->max_wait_by);
+    bool usual = o->max_wait_us == UINT64_MAX;
+    if (silent >= worker_session_limit_us(o, heartbeat_heard_us(outer_loop_heartbeat(s->loop)) > 0))
+        return err_set(err, STATUS_INTERRUPTED, "the coordinator has not answered for %s (%s%s)",
+                       units_whole_seconds((double)silent / 1e6).text, usual ? "the default of " : "", o->max_wait_by);
     return o->address_file[0] && silent >= ADDRESS_US ? follow_address(s, err) : STATUS_OK;
 }
 
@@ -257,9 +258,10 @@ enum status worker_session_failure(struct worker_session *s, struct err *err)
                        s->options->dir);
     /* A refused key is a matter of the join line or the operator. */
     return err_set(err,
-                   code == REFUSE_KEY ? STATUS_INVALID
-                   : code             ? STATUS_REFUSED
-                                      : outer_loop_fault(s->loop),
+                   code == REFUSE_KEY     ? STATUS_INVALID
+                   : code == REFUSE_SPENT ? STATUS_SPENT
+                   : code                 ? STATUS_REFUSED
+                                          : outer_loop_fault(s->loop),
                    "%s", outer_loop_text(s->loop, 0));
 }
 

@@ -29,6 +29,9 @@
 
 struct worker_session; /* opaque */
 
+/* A machine that nobody looks after costs money. The coordinator's operator has a night to notice. */
+#define WORKER_LOST_US (UINT64_C(12) * 3600 * 1000000)
+
 struct worker_session_options {
     struct transport_worker self; /* its key and name */
     char dir[CONFIG_PATH_MAX];    /* the worker's folder, with its saved state */
@@ -40,9 +43,11 @@ struct worker_session_options {
     char run_dir[CONFIG_PATH_MAX];           /* "": joined by a join line */
     char address_file[CONFIG_PATH_MAX + 16]; /* file with the join line, which may change */
     uint8_t run_id[WIRE_UUID];               /* of the run in the folder; zeros: unknown */
-    uint64_t max_wait_us;    /* stop if the coordinator does not answer for this long; UINT64_MAX: no limit */
+    /* Stop if the coordinator does not answer for this long. UINT64_MAX: not given: WORKER_LOST_US once it was
+     * connected, before that as worker_session_wait says. */
+    uint64_t max_wait_us;
     const char *max_wait_by; /* name of this limit in messages: "--max-wait" */
-    bool supervised;         /* by atoll launch: wait for a coordinator that cannot be reached */
+    bool supervised;         /* by atoll launch or a service: wait for a coordinator that cannot be reached */
 
     void *host_ctx;
     /* INTERRUPTED: a signal asks the program to end. NULL: never. */
@@ -53,6 +58,19 @@ struct worker_session_options {
     /* As in struct outer_setup; NULL: none. */
     bool (*on_update)(void *ctx, const uint8_t *object, size_t size, bool taken, bool named);
 };
+
+/* max_wait_us of so many seconds; UINT64_MAX stays, and any larger number is no limit. */
+static inline uint64_t worker_session_max_wait_us(uint64_t seconds)
+{
+    if (seconds == UINT64_MAX) return UINT64_MAX;
+    return seconds < UINT64_MAX / 1000000 ? seconds * 1000000 : UINT64_MAX - 1;
+}
+
+/* The limit of a wait without an answer; connected: the worker was at some time. UINT64_MAX: none. */
+static inline uint64_t worker_session_limit_us(const struct worker_session_options *o, bool connected)
+{
+    return o->max_wait_us == UINT64_MAX && connected ? WORKER_LOST_US : o->max_wait_us;
+}
 
 /* --- the coordinator's address ------------------------------------------------------------------------------------ */
 
@@ -93,8 +111,8 @@ void worker_session_computed(struct worker_session *s);
 enum status worker_session_wait(struct worker_session *s, uint64_t timeout_us, struct err *err) MUST_CHECK;
 /* The wait is over: the next one is logged anew. */
 void worker_session_worked(struct worker_session *s);
-/* OUTER_FAILED: the error of on_config; INVALID: a refused key; REFUSED: another refusal; otherwise
- * outer_loop_fault. */
+/* OUTER_FAILED: the error of on_config; INVALID: a refused key; SPENT: the run's budget; REFUSED: another refusal;
+ * otherwise outer_loop_fault. */
 enum status worker_session_failure(struct worker_session *s, struct err *err) MUST_CHECK;
 
 /* Queues the record of a finished step for METRICS. step->age_us is ignored. */

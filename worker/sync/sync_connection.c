@@ -195,6 +195,7 @@ void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us)
     case REFUSE_NAME:
         if (joining) refused_name(s, m, now_us);
         break;
+    case REFUSE_SPENT:
     case REFUSE_KEY: /* also while joined: the operator revoked the worker */
         s->refused = m->code;
         sync_fail(s, m->text);

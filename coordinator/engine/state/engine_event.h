@@ -23,6 +23,7 @@ enum engine_event_kind {
     ENGINE_EVENT_EVAL,       /* eval */
     ENGINE_EVENT_CHECKPOINT, /* checkpoint */
     ENGINE_EVENT_DONE,       /* done */
+    ENGINE_EVENT_ALERT,      /* alert: it starts or ends (coordinator/limits/alerts.h) */
 };
 
 struct engine_event_line {
@@ -102,6 +103,13 @@ struct engine_event_done {
     double val_loss; /* NaN: never evaluated */
 };
 
+struct engine_event_alert {
+    const char *rule, *worker, *text; /* worker: NULL: it concerns no single one */
+    bool starts;                      /* false: it ends */
+    bool told;                        /* another event has brought the text to the log */
+    double for_s;                     /* of an end: how long it was firing */
+};
+
 /* Strings are valid during the call. */
 struct engine_event {
     enum engine_event_kind kind;
@@ -115,6 +123,7 @@ struct engine_event {
         struct engine_event_eval eval;
         struct engine_event_checkpoint checkpoint;
         struct engine_event_done done;
+        struct engine_event_alert alert;
     };
 };
 

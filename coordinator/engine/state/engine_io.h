@@ -16,7 +16,7 @@
 /* What the key of a connection may do. */
 enum engine_right {
     ENGINE_RIGHT_NONE,  /* the key is revoked, or was removed from the list of workers */
-    ENGINE_RIGHT_ENROL, /* the secret of the join line: ENROL, STATUS and PROBE */
+    ENGINE_RIGHT_ENROL, /* the secret of the join line: ENROL, STATUS, PROBE, MODEL and FETCH */
     ENGINE_RIGHT_WORKER,
 };
 
@@ -29,7 +29,7 @@ struct engine_peer {
 /* Bytes on the socket, from the workers and to them. */
 struct engine_bytes {
     uint64_t up, down;             /* the run's: messages of workers that have joined, and the initial model */
-    uint64_t other_up, other_down; /* everything else: joining, STATUS, PROBE, refused and ignored messages */
+    uint64_t other_up, other_down; /* everything else: joining, STATUS, PROBE, followers, refused messages */
 };
 
 struct engine_io {

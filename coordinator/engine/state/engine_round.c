@@ -17,6 +17,7 @@
 
 #include "common/base/log.h"
 #include "common/base/units.h"
+#include "coordinator/engine/state/engine_alert.h"
 #include "coordinator/engine/state/engine_effects.h"
 #include "coordinator/engine/state/engine_notes.h"
 
@@ -104,6 +105,7 @@ static void note(struct engine *e, uint64_t round)
     for (uint32_t i = 0; i < ROUND_STALENESS; i++) e->stale[i] += sum->stale[i];
     e->info.pending = event->round > e->rounds_reported;
     note_overshoot(e, signs.length);
+    engine_alert_round(e, round, e->train_loss, e->info.pending);
     engine_note_agreement(e, round - 1, signs.agreement, !e->info.pending);
 }
 

@@ -2,6 +2,7 @@
  * Times are microseconds of the caller's clock. A part calls only parts further down in this list.
  *
  *     engine_round.c    writing records, and the round event that follows from them
+ *     engine_alert.c    alerts: starts, ends, and the rules that look at a finished round
  *     engine_notes.c    warnings that hold until their cause ends
  *     engine_effects.c  clock, sends, refusals, events
  *     engine_state.c    questions about the state
@@ -15,6 +16,7 @@
 #include "coordinator/engine/state/session.h"
 #include "coordinator/ledger/checkpoint.h"
 #include "coordinator/ledger/ledger.h"
+#include "coordinator/limits/alerts.h"
 #include "coordinator/limits/rate.h"
 #include "coordinator/limits/repeat.h"
 #include "coordinator/round/pace.h"
@@ -146,6 +148,42 @@ struct engine_initial {
     uint32_t n_others;
 };
 
+/* What the alerts follow. Not journaled. */
+struct engine_watch {
+    uint64_t at_us, rounds;         /* time of the last look, 0: none; rounds done then */
+    double round_s, workers_s;      /* since the last round ended: work was open; the run waited for workers */
+    double eval_s;                  /* of the open evaluation, while the run waits for it */
+    bool late[3];                   /* each of these times is too long: ALERT_NO_ROUND */
+    uint64_t disk_us;               /* time of the next look at the disk */
+    struct alert_losses losses;     /* of training */
+    bool loss_jumps;                /* alert_loss fires for them */
+    char loss_text[ALERT_TEXT_MAX]; /* of the loss that jumped */
+    /* Ring: refused deltas, without the late ones, at the end of the latest rounds and of the one before them. */
+    uint64_t refused[ALERT_ROUNDS + 1];
+    uint32_t next;                    /* the oldest of them */
+    char refused_name[WIRE_NAME_MAX]; /* the worker of the last one */
+};
+
+/* run.max_hours and run.max_gb. */
+struct engine_budget {
+    bool reached;               /* no further round opens */
+    uint64_t reached_us;        /* time of that */
+    char text[ENGINE_NOTE_MAX]; /* the limit that was reached, and how to continue */
+};
+
+/* Programs that follow the run without a place in it (engine_follow.c). Not journaled. */
+struct engine_follow {
+    uint64_t round; /* the last round that this process merged, with the versions after it; 0: none */
+    struct wire_version versions[LAYOUT_FRAGMENTS_MAX];
+    uint8_t *object; /* [size] the description of the model (wire/model_object.h), owned; NULL: nobody asked yet */
+    size_t size;
+    uint64_t heard_us;          /* time of the last message of a follower; 0: none */
+    uint64_t moved, credit;     /* bytes of workers at the last look; bytes that followers may get meanwhile */
+    uint64_t busy_us;           /* time of the last look at the sessions */
+    bool busy;                  /* it saw a transfer of a worker */
+    uint64_t needed, needed_us; /* the oldest checkpoint that a follower reads, or the updates after it, and when */
+};
+
 /* Warnings that hold until their cause ends (engine_notes.c). */
 enum engine_note { ENGINE_NOTE_OVERSHOOT, ENGINE_NOTE_AGREEMENT, ENGINE_NOTE_RATES, ENGINE_NOTES };
 
@@ -162,6 +200,7 @@ struct engine {
 
     struct engine_initial initial;
     struct engine_region region;
+    struct engine_follow follow;
     struct ledger ledger;
     struct session_table sessions; /* empty before the first JOIN */
     struct eval_run eval;
@@ -210,8 +249,11 @@ struct engine {
     char link_text[384];             /* the last LINK event, while transfers take most of a round */
     double norm_ratio;               /* largest of the round, as in engine_event_round; 0: unknown */
     char norm_worker[WIRE_NAME_MAX];
-    struct outer_report outer_report;           /* of the running round */
-    char notes[ENGINE_NOTES][ENGINE_NOTE_MAX];  /* "": does not hold */
+    struct outer_report outer_report;          /* of the running round */
+    char notes[ENGINE_NOTES][ENGINE_NOTE_MAX]; /* "": does not hold */
+    struct alerts alerts;
+    struct engine_watch watch;
+    struct engine_budget budget;
     uint32_t agreeing;                          /* rounds in a row whose deltas were nearly equal */
     uint64_t differing[2];                      /* sessions whose learning rates differ */
     struct logged_text logged[ENGINE_REFUSALS]; /* the latest logged refusals */

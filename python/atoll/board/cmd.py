@@ -4,6 +4,7 @@
 - Values of the run are in the folder DIR, those of a worker in DIR/WORKER, so TensorBoard shows workers as curves of
   one plot. The x axis is the inner step for workers and the round for the run, or tokens.
 - A restart continues: the event files themselves say what was written.
+- After atoll rollback or atoll exclude TensorBoard drops the points that were taken back.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 
 from ..command import DONE, Options, Problem, catch_signals, clean, run, say, warn
 from ..metrics import Follower, Lines
-from .points import needs, point_in
+from .points import back_in, needs, point_in
 from .sinks import Logged, Sink, TensorBoard
 
 POLL_S = 1.0
@@ -41,7 +42,10 @@ def _follow(
         before = n
         for line in follower.lines():
             event = lines.take(line)
-            if event and (point := point_in(event, axis)):
+            if event and (back := back_in(event)):
+                for sink in sinks:
+                    sink.take_back(back)
+            elif event and (point := point_in(event, axis)):
                 n += 1
                 for sink in sinks:
                     sink.put(point)
@@ -86,7 +90,7 @@ def body(words: Sequence[str]) -> int:
     if options.trackio:
         sinks.append(Logged("trackio", options.trackio, options.run, options.axis))
     if options.tensorboard or not sinks:
-        sinks.append(TensorBoard(options.tensorboard or os.path.join(options.run, "tensorboard")))
+        sinks.append(TensorBoard(options.tensorboard or os.path.join(options.run, "tensorboard"), options.axis))
     catch_signals()
     if not options.once:
         folders = [f"; tensorboard --logdir {sink.folder}" for sink in sinks if isinstance(sink, TensorBoard)]

@@ -52,10 +52,43 @@ class Point:
     values: dict[str, float]  # by tag
 
 
+@dataclass(frozen=True)
+class Back:
+    """The run was taken back (atoll rollback, atoll exclude): points behind these places are no part of it any more."""
+
+    worker: str | None  # only of this worker and of the run; None: of all
+    round: int
+    step: int
+    tokens: int
+    time: float
+
+    @property
+    def order(self) -> int:
+        """The last order that stays (Point.order)."""
+        return self.round << 32 | 0xFFFFFFFF
+
+    def last(self, kind: str, axis: str) -> int:
+        """The last x that stays, of points of this kind."""
+        return self.tokens if axis == "tokens" else self.step if kind == "step" else self.round
+
+    def concerns(self, worker: str) -> bool:
+        return self.worker is None or worker in ("", self.worker)
+
+
 def needs(axis: str) -> dict[str, tuple[str, ...]]:
     """The fields that each event with a point must have."""
     x = ("tokens",) if axis == "tokens" else ()
-    return {"step": ("time", "round", "step", *x), "round": ("time", "round", *x), "eval": ("time", "round", *x)}
+    back = ("time", "round", "step", "tokens")
+    return {"step": ("time", "round", "step", *x), "round": ("time", "round", *x), "eval": ("time", "round", *x),
+            "rollback": back, "exclude": (*back, "worker")}
+
+
+def back_in(event: dict[str, Any]) -> Back | None:
+    """Returns what a checked event takes back."""
+    if event["event"] not in ("rollback", "exclude"):
+        return None
+    worker = event["worker"] if event["event"] == "exclude" else None
+    return Back(worker, event["round"], event["step"], event["tokens"], float(event["time"]))
 
 
 def point_in(event: dict[str, Any], axis: str) -> Point | None:

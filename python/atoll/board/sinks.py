@@ -8,7 +8,7 @@ import re
 from typing import Any, Protocol
 
 from ..command import need, replace_file, warn
-from .points import Point
+from .points import Back, Point
 
 _WRITERS_MAX = 512
 
@@ -17,6 +17,7 @@ class Sink(Protocol):
     """Takes points. Each remembers across restarts what it has."""
 
     def put(self, point: Point) -> None: ...
+    def take_back(self, back: Back) -> None: ...
     def flush(self) -> None: ...
     def close(self) -> None: ...
 
@@ -28,24 +29,26 @@ def _folder_name(worker: str) -> str:
 class TensorBoard:
     """Event files of tensorboard's own writer. Each line of metrics.jsonl is one event, so a crash tears none.
 
-
     The event files say themselves what was written: a new start reads them and continues behind their last events.
+    A session that begins at step N lets TensorBoard drop all points from N on that are before it in the file.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, axis: str) -> None:
         try:
             from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
             from tensorboard.compat.proto import event_pb2, summary_pb2
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError:
             raise need("tensorboard", "atoll board") from None
-        self.folder = folder
+        self.folder, self.axis = folder, axis
         self.events, self.summaries = event_pb2, summary_pb2
         self.new_loader, self.new_writer = RawEventFileLoader, EventFileWriter
         self.writers: dict[str, Any] = {}
         self.full = False
         self.done: dict[tuple[str, str], int] = {}  # last order by worker and kind, of this process
         self.found: dict[tuple[str, str], int] = {}  # last x by worker and kind, of older event files
+        self.backs: list[Back] = []
+        self.taken: set[tuple[str, float]] = set()  # worker and time of what the event files take back
 
     def _writer(self, worker: str) -> Any:
         """None: there are too many workers to have a file and a thread for each."""
@@ -61,17 +64,44 @@ class TensorBoard:
                 if name.startswith("events.out.tfevents."):
                     self._read_back(os.path.join(folder, name), worker)
             self.writers[worker] = self.new_writer(folder, max_queue_size=1000, flush_secs=3600)
+            for back in self.backs:
+                self._take_back(worker, back)
         return self.writers[worker]
 
     def _read_back(self, path: str, worker: str) -> None:
         try:
             for record in self.new_loader(path).Load():
                 event = self.events.Event.FromString(record)
+                if event.HasField("session_log"):
+                    self.taken.add((worker, event.wall_time))
+                    self._forget(worker, event.step - 1)
                 for value in event.summary.value:
                     kind = "step" if worker else "eval" if value.tag.startswith("eval/") else "round"
                     self.found[worker, kind] = max(self.found.get((worker, kind), -1), event.step)
         except Exception as error:  # a damaged file: what follows in it is written again
             warn(f"stopped reading {path}: {str(error).splitlines()[0]}")
+
+    def _forget(self, worker: str, last: int) -> None:
+        """Points behind `last` may be written again."""
+        for key in [key for key in self.found if key[0] == worker]:
+            self.found[key] = min(self.found[key], last)
+
+    def _take_back(self, worker: str, back: Back) -> None:
+        if not back.concerns(worker) or (worker, back.time) in self.taken:
+            return
+        self.taken.add((worker, back.time))
+        last = back.last("step" if worker else "round", self.axis)
+        session = self.events.SessionLog(status=self.events.SessionLog.START)
+        self.writers[worker].add_event(
+            self.events.Event(wall_time=back.time, step=last + 1, session_log=session))
+        self._forget(worker, last)
+        for key in [key for key in self.done if key[0] == worker]:
+            self.done[key] = min(self.done[key], back.order)
+
+    def take_back(self, back: Back) -> None:
+        self.backs.append(back)
+        for worker in list(self.writers):
+            self._take_back(worker, back)
 
     def put(self, point: Point) -> None:
         writer, key = self._writer(point.worker), (point.worker, point.kind)
@@ -95,7 +125,10 @@ class TensorBoard:
 
 
 class Logged:
-    """W&B or trackio, which have the same calls. RUN/board-NAME.json remembers the last points."""
+    """W&B or trackio, which have the same calls. RUN/board-NAME.json remembers the last points.
+
+    Neither drops points. Those of rounds that were taken back stay, and the new ones follow at the same x.
+    """
 
     def __init__(self, name: str, project: str, folder: str, axis: str) -> None:
         import importlib
@@ -137,6 +170,15 @@ class Logged:
                 self.module.define_metric(tag, step_metric=prefix + name)
         self.axes.add(prefix + name)
         self.module.log({**{prefix + tag: value for tag, value in point.values.items()}, prefix + name: point.x})
+
+    def take_back(self, back: Back) -> None:
+        if round(back.time * 1000) <= self.done.get("taken back", -1):  # by this program, at an earlier start
+            return
+        self.done["taken back"] = round(back.time * 1000)
+        for key in self.done:
+            kind, _, worker = key.partition(" ")
+            if kind in ("step", "round", "eval") and back.concerns(worker):
+                self.done[key] = min(self.done[key], back.order)
 
     def flush(self) -> None:
         replace_file(self.path, json.dumps(self.done).encode())

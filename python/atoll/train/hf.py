@@ -69,7 +69,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         val: Any = None,
         files: Any = None,
         threads: int = 0,
-        max_wait: int = 0,
+        max_wait: float = 0,
     ) -> None:
         self._files = files
         self._options: dict[str, Any] = dict(join=join, every=every, dir=dir, name=name, buffers=buffers)

@@ -64,7 +64,8 @@ class Worker:
         files: files for the model's folder, beside config.json: a folder, a dict of name -> bytes, or a tokenizer.
         names: name of a parameter -> its name in the run. PEFT adapters get the names of their file.
         threads: for encoding and applying; 0: one per core, at most 8.
-        max_wait: seconds without an answer of the coordinator after which calls fail; 0: no limit after the join.
+        max_wait: seconds without an answer of the coordinator after which calls fail; 0: 12 hours after the join;
+            math.inf: no limit.
 
     With torch.distributed and several processes, rank 0 speaks with the coordinator, and the others follow it.
     Raises Error and its subclasses, each with one line that says what is wrong and what to do.
@@ -88,7 +89,7 @@ class Worker:
         files: Any = None,
         names: Mapping[str, str] | None = None,
         threads: int = 0,
-        max_wait: int = 0,
+        max_wait: float = 0,
     ) -> None:
         if evaluate is not None and val is None:
             raise ValueError("evaluate= needs val=, the data set whose samples it gets")

@@ -54,12 +54,16 @@ cp calm/summary.json over/
 finish "$pid" 30 0 "a worker whose run ends while it waits for an address"
 echo "a worker waits for the folder of its coordinator"
 
-# If the coordinator does not answer, a worker waits without limit, or for --max-wait seconds.
+# If the coordinator does not answer, a worker waits for --max-wait seconds.
 key=$(printf '%064d' 1) # no coordinator has it
 start alone.log "$BIN/atoll-worker" --join "tcp://127.0.0.1:9/$key/$key" --max-wait 5 --dir alone --data.train="$WORK/data/train_*.bin"
 finish "$pid" 60 75 "a worker whose coordinator never answers"
 grep -qE 'the coordinator has not answered for [5-9] s \(--max-wait\); start it again' alone.log ||
     fail "a worker after --max-wait logs: $(<alone.log)"
+start none.log "$BIN/atoll-worker" --join "tcp://127.0.0.1:9/$key/$key" --max-wait none --dir alone --data.train="$WORK/data/train_*.bin"
+until_true 20 "the line of a worker that retries" grep -q 'retrying: ' none.log
+kill -TERM "$pid"
+finish "$pid" 20 75 "a worker that waits without limit"
 
 # launch refuses a folder that another coordinator serves, and keeps its address file.
 few_files() { # a low soft limit: the coordinator raises it, and keeps a reserve for its own files

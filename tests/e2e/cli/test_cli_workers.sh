@@ -48,4 +48,21 @@ cp out.txt first.txt
 verb 0 '^[0-9a-f]{64}$' keygen box
 cmp -s out.txt first.txt || fail "keygen replaced the key"
 verb 2 'is the folder of a run' keygen run
+
+# The keys of a run before its coordinator starts.
+verb 0 '^tcp://atoll.example:29600/[0-9a-f]{64}/[0-9a-f]{64}$' keygen next --coordinator atoll.example
+[[ $(stat -c %a next/keys) == 600 ]] || fail "the keys of a run have mode $(stat -c %a next/keys)"
+cp next/keys keys.before
+verb 0 '^tcp://127.0.0.1:5/' keygen next --coordinator 127.0.0.1:5
+cmp -s keys.before next/keys || fail "keygen replaced the keys of a run"
+verb 2 '--coordinator: ' keygen next --coordinator 'host:port'
+verb 2 'data' keygen data --coordinator atoll.example
+[[ ! -e data/keys ]] || fail "keygen wrote keys into the data"
+start coordinator.log "$BIN/atoll-coordinator" run.yaml --dir next
+until_true 30 "the address" test -s next/address
+line=$("$BIN/atoll" keygen next --coordinator "$(sed -nE 's|^tcp://([^/]*)/.*|\1|p' next/address)")
+[[ $line == "$(<next/address)" ]] || fail "the join line of keygen is $line, that of the coordinator $(<next/address)"
+verb 0 'waiting' status "$line"
+kill "$pid"
+finish "$pid" 30 75 coordinator
 echo "workers, revoke, keygen: as documented"

@@ -11,7 +11,8 @@ root=$(cd "$HERE/../.." && pwd)
 home=$root/build/aarch64
 sysroot=$home/sysroot
 build=$home/build
-libraries=(libc6-dev libzmq3-dev liblz4-dev libyaml-dev libjansson-dev libxxhash-dev libcmocka-dev)
+libraries=(libc6-dev libzmq3-dev liblz4-dev libyaml-dev libjansson-dev libxxhash-dev libmicrohttpd-dev
+    libcmocka-dev)
 
 skip() {
     echo "skipped: $*"

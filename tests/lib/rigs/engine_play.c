@@ -5,6 +5,12 @@
 
 enum { WORKERS = 2, FRAGMENTS = 2, TURNS_MAX = 200 };
 
+void rig_values(const struct rig *r, uint32_t fragment, float level, float *out)
+{
+    for (uint64_t i = 0; i < r->layout.fragments[fragment].count; i++)
+        out[i] = level * (0.01f + 0.001f * (float)(r->layout.fragments[fragment].offset + i));
+}
+
 static bool merged(const struct rig *r, int worker)
 {
     if (r->config.train.method == METHOD_ASYNC) return true;

@@ -11,6 +11,7 @@ enum { PAYLOAD_MAX = 4096 };
 
 const struct rig_access *rig_access;
 uint64_t rig_held_most;
+bool rig_moves_theta;
 void (*rig_meanwhile)(void *ctx, uint64_t bytes, void (*work)(void *arg), void *arg);
 
 static struct msg pool[RIG_OUTBOX]; /* messages are large: only the sent ones use memory */
@@ -365,12 +366,6 @@ void rig_assigned(struct rig *r, int worker)
     } while (rig_take(r, worker, MSG_ASSIGN, &m));
 }
 
-void rig_values(const struct rig *r, uint32_t fragment, float level, float *out)
-{
-    for (uint64_t i = 0; i < r->layout.fragments[fragment].count; i++)
-        out[i] = level * (0.01f + 0.001f * (float)(r->layout.fragments[fragment].offset + i));
-}
-
 static size_t payload_of(const struct rig *r, uint32_t fragment, float level, uint8_t *out)
 {
     struct codec *codec;
@@ -378,6 +373,8 @@ static size_t payload_of(const struct rig *r, uint32_t fragment, float level, ui
     size_t size;
     long left = mem_fail_after(0);
     rig_values(r, fragment, level, x);
+    for (uint64_t i = 0; rig_moves_theta && i < r->layout.fragments[fragment].count; i++)
+        x[i] = engine_theta(r->engine)[r->layout.fragments[fragment].offset + i] - x[i];
     assert_int_equal(codec_create_for_fragment(&codec, r->config.codec.up, &r->layout, fragment, NULL), STATUS_OK);
     assert_int_equal(codec_encode(codec, x, out, PAYLOAD_MAX, &size, NULL), STATUS_OK);
     codec_destroy(codec);

@@ -24,6 +24,9 @@ struct rig_access {
 extern void (*rig_meanwhile)(void *ctx, uint64_t bytes, void (*work)(void *arg), void *arg);
 extern const struct rig_access *rig_access;
 extern uint64_t rig_held_most; /* engine_options.held_most of the next start; at first 0 */
+/* Deltas that travel as parameters: those that theta minus rig_values gives, instead of rig_values itself. A test sets
+ * it and clears it at its end. */
+extern bool rig_moves_theta;
 
 /* Or-ed to the flags of all tensors (enum layout_flags). A test sets it before rig_open and clears it at its end. */
 extern uint32_t rig_layout_flags;

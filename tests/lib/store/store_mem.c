@@ -159,6 +159,12 @@ static uint64_t free_bytes(struct store *s)
     return of(s)->free;
 }
 
+static uint64_t total_bytes(struct store *s)
+{
+    (void)s;
+    return UINT64_C(1) << 40;
+}
+
 void store_mem_set_free(struct store *s, uint64_t bytes)
 {
     of(s)->free = bytes;
@@ -354,6 +360,7 @@ static const struct store_ops mem_ops = {
     .segment_read = segment_read,
     .segment_size = segment_size,
     .free_bytes = free_bytes,
+    .total_bytes = total_bytes,
     .segment_list = segment_list,
     .segment_remove = segment_remove,
     .segment_put_aside = segment_put_aside,

@@ -30,7 +30,7 @@ void store_mem_crash(struct store *s, bool power, uint64_t draw);
 void store_mem_set_room(struct store *s, uint64_t bytes);
 
 /* Keep an uploaded initial model in run/init of this folder, as on a disk. Without this call there is none. */
-/* What free_bytes answers; at first 1 TiB. */
+/* What free_bytes answers; at first 1 TiB, which the disk has in all. */
 void store_mem_set_free(struct store *s, uint64_t bytes);
 void store_mem_keep_init(struct store *s, const char *run);
 

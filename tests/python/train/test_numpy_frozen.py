@@ -83,6 +83,20 @@ class Frozen(RunTest):
         )
         self.assertEqual(metadata, {"format": "pt", "theta": "8 68"})
 
+    def check_bf16(self, folder: Path) -> None:
+        """An export as bf16, in shards, changes the exchanged tensors only."""
+        out = self.folder / "half"
+        words = ["export", str(folder), str(out), "--dtype=bf16", "--max-shard-size=1KB"]
+        subprocess.run([atoll.program("atoll"), *words], check=True, capture_output=True)
+        _, whole = entries(folder / "model.safetensors")
+        got: dict = {}
+        for file in sorted(out.glob("model-*.safetensors")):
+            got |= entries(file)[1]
+        head = np.frombuffer(whole["head.weight"][2], np.uint32) >> 16  # small whole numbers: nothing is rounded
+        want = whole | {"head.weight": ("BF16", [5, 3], head.astype(np.uint16).tobytes())}
+        self.assertEqual(got, want)
+        self.assertIn("bfloat16", (out / "config.json").read_text())
+
     def test_checkpoints_hold_frozen_tensors(self) -> None:
         """Also those after a restart, an export, and those of a run that starts from such a checkpoint."""
         coordinator = self.coordinator(workers=2)
@@ -100,7 +114,8 @@ class Frozen(RunTest):
         subprocess.run([atoll.program("atoll"), "export", str(self.run_dir), str(out)], check=True, capture_output=True)
         for name in ("model.safetensors", "config.json"):
             self.assertEqual((out / name).read_bytes(), (self.checkpoint() / name).read_bytes())
-        first, self.run_dir = self.checkpoint(), self.folder / "second"
+        self.check_bf16(first := self.checkpoint())
+        self.run_dir = self.folder / "second"
         coordinator, c = self.coordinator(init_from=str(first)), self.program("c")
         self.finish(c)
         self.finish(coordinator)

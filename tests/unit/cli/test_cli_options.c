@@ -6,14 +6,13 @@
 static struct {
     bool quiet;
     const char *dir;
-    uint64_t workers;
+    uint64_t workers, wait;
     double rate;
 } got;
 
 static const struct option_spec specs[] = {
-    {"quiet", OPTION_FLAG, &got.quiet, NULL, "say less"},
-    {"dir", OPTION_TEXT, &got.dir, "DIR", "where"},
-    {"workers", OPTION_COUNT, &got.workers, "N", "how many"},
+    {"quiet", OPTION_FLAG, &got.quiet, NULL, "say less"},     {"dir", OPTION_TEXT, &got.dir, "DIR", "where"},
+    {"workers", OPTION_COUNT, &got.workers, "N", "how many"}, {"wait", OPTION_LIMIT, &got.wait, "S", "how long"},
     {"rate", OPTION_REAL, &got.rate, "X", "how fast"},
 };
 
@@ -32,7 +31,7 @@ static enum status parse(const char *line)
                                .usage = "ARG...",
                                .about = "Test.",
                                .specs = specs,
-                               .n_specs = 4,
+                               .n_specs = 5,
                                .args_min = 1,
                                .args_max = 2,
                                .settings_allowed = true};
@@ -60,6 +59,18 @@ TEST(test_both_forms_are_accepted_in_any_order)
     assert_string_equal(options.settings[1], "--train.y=-2");
     assert_string_equal(options.settings[2], "--train.z=3");
     assert_int_equal(parse("--quiet one --train.x=1 --quiet --train.x=2"), STATUS_OK); /* config_set: the last counts */
+}
+
+TEST(test_limits)
+{
+    assert_int_equal(parse("a --wait 7"), STATUS_OK);
+    assert_int_equal(got.wait, 7);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(parse(i ? "a --wait none" : "a --wait=0"), STATUS_OK);
+        assert_true(got.wait == OPTION_NO_LIMIT);
+    }
+    assert_int_equal(parse("a --wait -1"), STATUS_INVALID);
+    assert_string_equal(err.msg, "--wait is '-1': give a whole number, or none");
 }
 
 TEST(test_two_dashes_end_options)

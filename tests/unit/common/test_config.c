@@ -158,7 +158,9 @@ TEST(test_shared_text_sets_no_local_key)
     assert_int_equal(config_parse(&config, &sources, text, strlen(text), "coordinator", CONFIG_COORDINATOR, &err),
                      STATUS_INVALID);
     assert_message("data.train is local");
-    static const char *const local[] = {"data.train",
+    static const char *const local[] = {"run.max_hours",
+                                        "run.max_gb",
+                                        "data.train",
                                         "data.val",
                                         "train.recompute",
                                         "train.threads",

@@ -193,7 +193,7 @@ TEST(test_token_ids_are_copied)
     assert_null(text);
     assert_int_equal(unlink(path), 0);
     static const char half[] = "{\"dtype\": \"bfloat16\", \"n_layer\": 1}";
-    assert_int_equal(hf_config_in_float32(half, strlen(half), &text, &err), STATUS_OK);
+    assert_int_equal(hf_config_with_dtype(half, strlen(half), "float32", &text, &err), STATUS_OK);
     assert_string_equal(text, "{\n  \"dtype\": \"float32\",\n  \"n_layer\": 1\n}\n");
     mem_free(text);
 }

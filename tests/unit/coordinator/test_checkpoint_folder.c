@@ -119,7 +119,7 @@ TEST_WITH(test_folder_without_state_has_no_record, tmpdir_make, tmpdir_remove)
 /* The model of an older run starts a new one, and can be exported. */
 TEST_WITH(test_state_of_another_release_is_left_out, tmpdir_make, tmpdir_remove)
 {
-    char folder[FILEIO_PATH_MAX], path[FILEIO_PATH_MAX];
+    char folder[FILEIO_PATH_MAX], path[FILEIO_PATH_MAX + 32];
     void *data;
     size_t size;
     bool recorded = true;

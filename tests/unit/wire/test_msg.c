@@ -311,9 +311,9 @@ TEST(test_other_version_is_refused_except_refuse)
     frame_seal(buffer, 200, MSG_REFUSE, size - WIRE_HEADER);
     assert_int_equal(decode_copy(size, &err), STATUS_OK);
     assert_int_equal(got.refuse.code, 777);
-    frame_seal(buffer, WIRE_VERSION, 28, 0);
+    frame_seal(buffer, WIRE_VERSION, 32, 0);
     assert_int_equal(decode_copy(WIRE_HEADER, &err), STATUS_CORRUPT);
-    assert_non_null(strstr(err.msg, "type 28"));
+    assert_non_null(strstr(err.msg, "type 32"));
     frame_seal(buffer, WIRE_VERSION, 0, 0);
     assert_int_equal(decode_copy(WIRE_HEADER, &err), STATUS_CORRUPT);
 }
@@ -323,15 +323,16 @@ TEST(test_every_type_has_name_and_lane)
     int n = 0;
     for (const enum msg_type *type = msg_sample_types; *type; type++, n++) {
         assert_non_null(msg_spec_of(*type));
-        bool bulk = *type == MSG_BIND || *type == MSG_CHUNK || *type == MSG_PROBE || *type == MSG_PROBE_REPLY;
+        bool bulk = *type == MSG_BIND || *type == MSG_CHUNK || *type == MSG_PROBE || *type == MSG_PROBE_REPLY ||
+                    *type == MSG_FETCH || *type == MSG_FETCH_REPLY;
         assert_int_equal(msg_lane(*type), bulk ? WIRE_BULK : WIRE_CONTROL);
     }
-    assert_int_equal(n, 27);
+    assert_int_equal(n, 31);
     assert_null(msg_spec_of(0));
-    assert_null(msg_spec_of(28));
+    assert_null(msg_spec_of(32));
     assert_null(msg_spec_of(255));
     assert_string_equal(msg_name(MSG_HEARTBEAT_ACK), "HEARTBEAT_ACK");
-    assert_string_equal(msg_name((enum msg_type)28), "?");
+    assert_string_equal(msg_name((enum msg_type)32), "?");
 }
 
 /* The bytes of a golden message are those of the message that they decode to. ATOLL_GOLDEN=write makes missing files.

@@ -6,6 +6,7 @@
 #include "coordinator/ledger/checkpoint.h"
 #include "tests/lib/test.h"
 #include "wire/initial.h"
+#include "wire/model_object.h"
 #include "wire/msg_table.h"
 #include "worker/outer/worker_state.h"
 
@@ -170,7 +171,7 @@ TEST(test_document_lists_every_limit_and_code)
     NUMBER(LAYOUT_FRAGMENTS_MAX), NUMBER(LAYOUT_TENSORS_MAX), NUMBER(FROZEN_MAX);
     NUMBER(REFUSE_VERSION), NUMBER(REFUSE_RUN), NUMBER(REFUSE_CONFIG), NUMBER(REFUSE_LAYOUT), NUMBER(REFUSE_DATASET);
     NUMBER(REFUSE_FULL), NUMBER(REFUSE_NAME), NUMBER(REFUSE_UNKNOWN_SESSION), NUMBER(REFUSE_GONE);
-    NUMBER(REFUSE_MALFORMED), NUMBER(REFUSE_KEY);
+    NUMBER(REFUSE_MALFORMED), NUMBER(REFUSE_KEY), NUMBER(REFUSE_SPENT);
     NUMBER(REJECT_LATE), NUMBER(REJECT_STALE), NUMBER(REJECT_BASE), NUMBER(REJECT_NONFINITE), NUMBER(REJECT_CORRUPT);
     NUMBER(REJECT_UNASSIGNED);
     NUMBER(DELTA_PSEUDO_GRADIENT), NUMBER(DELTA_PARAMETERS), NUMBER(DELTA_GRADIENT);
@@ -178,6 +179,7 @@ TEST(test_document_lists_every_limit_and_code)
     NUMBER(WORKER_CATCHING_UP), NUMBER(WORKER_READY), NUMBER(WORKER_TRAINING), NUMBER(WORKER_SENDING);
     NUMBER(WORKER_WAITING), NUMBER(WORKER_EVALUATING), NUMBER(WORKER_FINISHED);
     NUMBER(OBJECT_DELTA), NUMBER(OBJECT_UPDATE), NUMBER(OBJECT_SNAPSHOT), NUMBER(OBJECT_INITIAL);
+    NUMBER(FETCH_UPDATE), NUMBER(FETCH_SNAPSHOT), NUMBER(FETCH_MODEL), NUMBER(FETCH_FILE), NUMBER(WIRE_FETCH_MAX);
 }
 
 /* The lines with an offset, under a heading: offset and type of each field before the first one with a variable size.
@@ -208,6 +210,7 @@ TEST(test_document_lists_heads_of_objects)
     check_head("An **update** is", update_fields);
     check_head("A **snapshot** is", snapshot_head_fields);
     check_head("An **initial model** is", initial_head_fields);
+    check_head("A **description** of the model", model_object_fields);
 }
 
 /* The next row of the table of formats. */

@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include "common/base/mem.h"
+#include "common/config/options.h"
 #include "tests/lib/rigs/api_rig.h"
 #include "tests/lib/store/tmpdir.h"
 #include "tests/lib/test.h"
+#include "worker/session/worker_session.h"
 
 static struct atoll_error error;
 static char lines[1 << 16];
@@ -379,6 +381,19 @@ TEST_WITH(test_token_shards, tmpdir_make, stop)
     assert_int_equal(atoll_tokens_read(t, 1, out, &error), ATOLL_IO);
     atoll_tokens_close(t);
     atoll_tokens_close(NULL);
+}
+
+TEST(test_wait_for_a_lost_coordinator)
+{
+    struct worker_session_options o = {.max_wait_us = worker_session_max_wait_us(UINT64_MAX)}; /* not given */
+    assert_int_equal(worker_session_limit_us(&o, false), UINT64_MAX);
+    assert_int_equal(worker_session_limit_us(&o, true), UINT64_C(43200000000)); /* 12 hours */
+    o.max_wait_us = worker_session_max_wait_us(60);
+    assert_int_equal(worker_session_limit_us(&o, false), 60000000);
+    assert_int_equal(worker_session_limit_us(&o, true), 60000000);
+    o.max_wait_us = worker_session_max_wait_us(OPTION_NO_LIMIT);
+    assert_true(worker_session_limit_us(&o, true) > UINT64_C(1) << 63);
+    assert_true(o.max_wait_us != UINT64_MAX); /* it also retries the first connection */
 }
 
 TEST_MAIN(NULL, NULL)

@@ -153,8 +153,9 @@ TEST(test_secret_only_enrols)
     rig_say(&rig, GUEST, &m);
     answer_to(GUEST, MSG_STATUS_REPLY);
     hello_as(GUEST, guest.key, "guest");
-    expect_refusal(GUEST, REFUSE_KEY,
-                   "only enrols workers, asks for the status and probes the link, and HELLO came with it");
+    expect_refusal(
+        GUEST, REFUSE_KEY,
+        "only enrols workers, asks for the status, probes the link and follows the model, and HELLO came with it");
     assert_int_equal(dropped[0], GUEST);
     rig_join_message(&rig, 0, false, &m);
     rig_say(&rig, GUEST, &m);

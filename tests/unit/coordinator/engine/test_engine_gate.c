@@ -376,11 +376,15 @@ TEST(test_model_before_jump_is_kept)
     play_evaluated(4);
     assert_true(logged("the validation loss jumped to 4 after round 7"));
     assert_true(logged("keeping the model of round 6 (checkpoints/round_000006, later before_jump_000006)"));
+    rig_wait(&rig, 1100000);
+    assert_non_null(strstr(rig_status(&rig), "\"rule\":\"loss\""));
     for (int r = 0; r < 4; r++) play_evaluated(r % 2 ? 4 : INFINITY);
     assert_int_equal(kept, 6); /* collected with the other old ones, but kept apart */
     assert_int_equal(let_go, 0);
     play_evaluated(2.4);
     assert_int_equal(let_go, 6);
+    rig_wait(&rig, 1100000);
+    assert_null(strstr(rig_status(&rig), "\"rule\":\"loss\""));
     rig.store->ops = ops;
     rig_close(&rig);
 }

@@ -1,4 +1,4 @@
-#include "coordinator/ledger/repair.h"
+#include "coordinator/ledger/history/repair.h"
 
 #include <assert.h>
 #include <stdio.h>

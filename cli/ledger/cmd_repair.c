@@ -1,16 +1,13 @@
 /* atoll repair: keeps all rounds of a run before the damage in its journal, and puts the rest aside. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <unistd.h>
 
+#include "cli/ledger/stopped_run.h"
 #include "cli/verbs.h"
 #include "common/base/text.h"
 #include "common/config/options.h"
-#include "common/os/fileio.h"
-#include "coordinator/ledger/repair.h"
+#include "coordinator/ledger/history/repair.h"
 #include "coordinator/ledger/store.h"
-#include "coordinator/run_dir.h"
-#include "coordinator/run_folder.h"
 
 static void moved(void *ctx, const char *from, const char *to)
 {
@@ -52,12 +49,6 @@ static enum status repair(const char *run, struct err *err)
 {
     struct store *store;
     struct repair r;
-    if (run_folder_has(run, "upstream"))
-        return err_set(
-            err, STATUS_INVALID,
-            "%.300s is the folder of a region: the run upstream has all that it holds; start the region with "
-            "another --dir",
-            run);
     TRY(store_disk_open(&store, run, err));
     enum status status = repair_run(&r, store, moved, NULL, err);
     if (status == STATUS_OK) report(run, &r);
@@ -68,17 +59,11 @@ static enum status repair(const char *run, struct err *err)
 
 static enum status run(struct options *o, void *ctx, struct err *err)
 {
-    char folder[FILEIO_PATH_MAX];
-    int lock = -1;
+    struct stopped_run stopped;
     (void)ctx;
-    TRY(run_folder_name(folder, sizeof folder, o->args[0], err));
-    if (!run_folder_has(folder, "journal"))
-        return err_set(err, STATUS_NOTFOUND, "%s is not a run folder: it has no journal", folder);
-    if (run_folder_locked(folder, "launch.lock"))
-        return err_set(err, STATUS_EXISTS, "atoll launch runs in %s: stop it, then repair the run", folder);
-    TRY(run_dir_lock(folder, &lock, err));
-    enum status status = repair(folder, err);
-    close(lock);
+    enum status status = stopped_run_open(&stopped, o->args[0], "then repair the run", err);
+    if (status == STATUS_OK) status = repair(stopped.dir, err);
+    stopped_run_close(&stopped);
     return status;
 }
 

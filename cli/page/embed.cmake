@@ -1,0 +1,17 @@
+# cmake -DOUT=FILE -DFOLDER=FOLDER -P embed.cmake: writes a C source with the page, its style and its scripts in FOLDER
+# as arrays of bytes (cli/page/page_files.h).
+set(source "#include \"cli/page/page_files.h\"\n")
+set(files_html page.html)
+set(files_css page.css)
+set(files_js page_units.js page_chart.js page.js)
+foreach(kind IN ITEMS html css js)
+    set(bytes "")
+    foreach(file IN LISTS files_${kind})
+        file(READ ${FOLDER}/${file} more HEX)
+        string(APPEND bytes "${more}")
+    endforeach()
+    string(REGEX REPLACE "(................................)" "\\1\n" bytes "${bytes}")
+    string(REGEX REPLACE "([0-9a-f][0-9a-f])" "'\\\\x\\1'," bytes "${bytes}")
+    string(APPEND source "\nconst char page_${kind}[] = {\n${bytes}0};\n")
+endforeach()
+file(WRITE ${OUT} "${source}")
