@@ -18,7 +18,7 @@ static struct {
     struct err failure;
 } cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* ATOLL_CUDA_PLUGIN, or atoll_cuda.so beside the running program (of a build) or in ../lib/atoll (of an installation). */
+/* ATOLL_CUDA_PLUGIN, or atoll_cuda.so beside the running program (a build) or in ../lib/atoll (an installation). */
 static enum status plugin_path(char *path, size_t size, struct err *err)
 {
     const char *set = getenv("ATOLL_CUDA_PLUGIN");

@@ -104,19 +104,28 @@ needs_python() {
     [[ $tests == *' Test '*'#'* ]]
 }
 
-# The tests of deploy/ start daemons of Slurm. Their packages come with that filter alone: they bring services of systemd.
+# The tests of deploy/ start daemons of Slurm and containers. Their packages come with that filter alone: they bring services
+# of systemd.
 need_deploy() {
     need slurm-wlm command -v slurmctld
     need munge command -v munged
     need systemd command -v systemd-analyze
+    need debootstrap command -v debootstrap
+    need iproute2 command -v ip
+    need buildah command -v buildah
+    need podman command -v podman
+    need crun command -v crun
+    need netavark test -x /usr/lib/podman/netavark
+    need aardvark-dns test -x /usr/lib/podman/aardvark-dns
     need_python
 }
 
-install_validator() { # for test_deploy_kubernetes
+# For test_deploy_kubernetes and test_deploy_images. podman-compose of Debian 12 is too old.
+install_deploy() {
     local venv=build/deploy/venv
-    [[ ! -x $venv/bin/kubernetes-validate ]] || return 0
+    [[ ! -x $venv/bin/kubernetes-validate || ! -x $venv/bin/podman-compose ]] || return 0
     [[ -x $venv/bin/pip ]] || { mkdir -p build/deploy && python3 -m venv $venv; }
-    pip_install "installing kubernetes-validate" $venv kubernetes-validate
+    pip_install "installing kubernetes-validate and podman-compose" $venv kubernetes-validate podman-compose
 }
 
 verb_test() {
@@ -148,7 +157,7 @@ verb_test() {
     fi
     [[ $all$filter != 1*deploy* ]] || need_deploy
     install_missing
-    [[ $all$filter != 1*deploy* ]] || install_validator
+    [[ $all$filter != 1*deploy* ]] || install_deploy
     # The fake stack of detect_stack_use_after_return does not align locals to 64 bytes, as AVX-512 requires.
     export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=0}
     export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # The images of deploy/images/Dockerfile, built by buildah on a Debian that debootstrap makes:
 # - Each is less than 120 MB larger than its base, and runs as its user and as another one of group 0.
+# - With the toolkit of this machine in BUILD_BASE, the image of a worker has the CUDA back end.
 # - A coordinator and a worker in images and a worker of this machine train together.
 # - deploy/compose.yaml starts a coordinator, its page and two workers, which train, under podman-compose.
-# ctest: labels=long timeout=1500 serial=1
+# ctest: labels=long timeout=2400 serial=1
 set -euo pipefail
 # shellcheck source=tests/deploy/roots.sh
 source tests/deploy/roots.sh
@@ -22,14 +23,38 @@ make_root trixie base
 image_of_root base docker.io/library/debian:trixie-slim # the Dockerfile's default
 rm -rf --one-file-system base
 copy_tree source
-for target in coordinator worker; do
-    began=$SECONDS
-    buildah bud -q --network host --layers --format docker -f deploy/images/Dockerfile --target $target -t atoll-$target source >build.$target.log 2>&1 ||
-        fail "buildah cannot build the image of a $target"
-    more=$((($(kilobytes localhost/atoll-$target) - $(kilobytes docker.io/library/debian:trixie-slim)) / 1000))
-    ((more < 120)) || fail "the image of a $target is $more MB larger than its base"
-    echo "image of a $target: $more MB above its base, built in $((SECONDS - began)) s"
-done
+
+# build NAME TARGET [OPTION...]: builds an image and checks its size.
+build() {
+    local began=$SECONDS more name=$1
+    buildah bud -q --network host --layers --format docker -f deploy/images/Dockerfile --target "$2" -t "$name" "${@:3}" source >"$name.log" 2>&1 ||
+        fail "buildah cannot build the image $name"
+    more=$((($(kilobytes "localhost/$name") - $(kilobytes docker.io/library/debian:trixie-slim)) / 1000))
+    ((more < 120)) || fail "the image $name is $more MB larger than its base"
+    echo "image $name: $more MB above its base, built in $((SECONDS - began)) s"
+}
+build atoll-coordinator coordinator
+build atoll-worker worker
+
+# --- an image with the CUDA back end. The toolkit is mounted: as an image it would take gigabytes of memory.
+
+chmod 755 "$WORK"
+make_data
+toolkit=$(readlink -f /usr/local/cuda || true)
+if [[ -x $toolkit/bin/nvcc ]]; then
+    buildah from --name toolkit docker.io/library/debian:trixie-slim >/dev/null
+    buildah run --network host toolkit -- sh -c "apt-get -q update && apt-get -qy install --no-install-recommends g++ && { [ '$toolkit' = /usr/local/cuda ] || ln -s '$toolkit' /usr/local/cuda; }" >toolkit.log 2>&1 ||
+        fail "apt cannot install g++"
+    buildah commit -q --rm toolkit localhost/toolkit >/dev/null
+    build atoll-worker-cuda worker --build-arg BUILD_BASE=localhost/toolkit --build-arg CUDA_ARCHS=90 --volume "$toolkit:$toolkit:ro"
+    write_config gpu.yaml
+    buildah from --name gpu localhost/atoll-worker-cuda >/dev/null
+    ! buildah run -v "$WORK/data:$WORK/data:ro" -v "$WORK/gpu.yaml:/gpu.yaml:ro" gpu -- atoll launch /gpu.yaml --workers 1 --dir /data/gpu --train.devices=cuda >gpu.log 2>&1 ||
+        fail "a worker trains on a GPU without a driver"
+    grep -q 'no NVIDIA driver' gpu.log || fail "a worker without a driver says: $(<gpu.log)"
+else
+    echo "image atoll-worker-cuda: not built, because this machine has no CUDA Toolkit"
+fi
 
 # --- a run with a coordinator and a worker in images, and a worker of this machine
 
@@ -39,12 +64,11 @@ container() {
     shift 3
     mapfile -t words < <(of_image "localhost/$image" Entrypoint)
     buildah from --name "$name" "localhost/$image" >/dev/null
+    buildah config --volume /data- "$name" # buildah mounts an empty folder over the one below
     start "$name.log" buildah run --user "$user" -v "$WORK/$name:/data" -v "$WORK/data:/tokens:ro" -v "$WORK/run.yaml:/run.yaml:ro" "$name" \
         -- "${words[@]}" "$@"
 }
 
-chmod 755 "$WORK"
-make_data
 write_config run.yaml train.sync_every=5 train.max_steps=200 coordinator.min_workers=3
 [[ $(of_image localhost/atoll-coordinator Env) == *ATOLL_SUPERVISED=container* ]] || fail "an image ends with any code"
 # The owner of /data in the image is the owner of a new volume; OpenShift gives a user of its own the group 0.
@@ -75,6 +99,7 @@ echo "a coordinator, a worker and a worker of user 1234567890 in images, and a w
 
 # --- deploy/compose.yaml
 
+PATH=$BIN/../deploy/venv/bin:$PATH # ./run test --all deploy installs podman-compose there
 for name in podman podman-compose; do
     [[ $(type -P $name || true) ]] || skip "the rest needs podman and podman-compose 1.3: $name is missing"
 done
@@ -95,25 +120,25 @@ until_logged() { # REGEX
 }
 until_logged '^round  *1/'
 echo "first joint step after $(($(date +%s%3N) - began)) ms"
-token=$(podman exec atoll_page_1 cat /data/page-token )
-python3 - "$token" <<'PY'
+python3 - "$(podman exec atoll_page_1 cat /data/page-token)" <<'PY'
 import json, sys, time, urllib.request
-url = "http://127.0.0.1:9600/status.json?token=" + sys.argv[1].strip()
+request = urllib.request.Request("http://127.0.0.1:9600/status.json", headers={"Authorization": "Bearer " + sys.argv[1]})
 for _ in range(100):
     try:
-        status = json.load(urllib.request.urlopen(url, timeout=5))
-        break
+        status = json.load(urllib.request.urlopen(request, timeout=5))
+        if {worker["name"] for worker in status["workers"]} == {"worker-1", "worker-2"}:
+            sys.exit()
     except OSError as error:
         print(error)
-        time.sleep(0.2)
-assert {worker["name"] for worker in status["workers"]} == {"worker-1", "worker-2"}, status
+    time.sleep(0.2)
+sys.exit("the page does not show two workers")
 PY
 podman exec atoll_coordinator_1 atoll status /data
 podman exec atoll_worker-1_1 ls -A /shared /data
 podman-compose -f deploy/compose.yaml stop -t 20
 [ "$(podman wait atoll_coordinator_1)" = 75 ]
 podman-compose -f deploy/compose.yaml up -d --no-build </dev/null
-until_logged 'continu.* round'
+until_logged 'continuing the run'
 podman-compose -f deploy/compose.yaml down --volumes
 [ -z "$(podman volume ls -q)" ]
 SH

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The packages of ./run package, in Debian roots:
-# - They are built in a minimal root, which needs git, apt and network alone.
+# - They are built in a minimal root, which needs apt and network alone. A second call gives the same bytes.
 # - atoll installs into a bare root by apt. The network example of README.md then trains, without a compiler.
 # - libatoll-dev suffices to build examples/library.c with pkg-config and with CMake.
 # - atoll-cuda, with the toolkit of this machine: it installs without the toolkit, and a worker says what it lacks.
@@ -28,6 +28,9 @@ build() {
         in_root "build.$suite" sh -c 'apt-get -q update && apt-get -qy install --no-install-recommends g++' >gxx.log 2>&1 || fail "apt cannot install g++"
     fi
     in_root "build.$suite" env "${cuda[@]}" sh -c 'cd /src && ./run package deb' >"package.$suite.log" 2>&1 || fail "./run package deb on $suite"
+    (cd "build.$suite/src/build/packages" && sha256sum ./*) >"sums.$suite"
+    in_root "build.$suite" env "${cuda[@]}" sh -c 'cd /src && ./run package deb' >>"package.$suite.log" 2>&1 || fail "./run package deb again on $suite"
+    (cd "build.$suite/src/build/packages" && sha256sum --quiet -c "$WORK/sums.$suite") || fail "equal sources give other packages"
     if ((${#cuda[@]})); then umount "build.$suite/usr/local/cuda"; fi
 }
 
