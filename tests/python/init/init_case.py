@@ -15,6 +15,7 @@ from pathlib import Path
 
 BIN = Path(os.environ.get("ATOLL_BIN", "build/bin")).resolve()
 PATIENCE = 120.0
+PROMPT = re.compile(r"(?:made|\]): $")  # the end of a question
 ROUND = re.compile(r'"event": ?"round"')
 
 
@@ -92,7 +93,7 @@ class InitCase(unittest.TestCase):
             if not part:
                 break
             text += part
-            if left and re.search(r"^\d\. .*: $", text.splitlines()[-1] + ("" if text.endswith("\n") else ""), re.M):
+            if left and PROMPT.search(text):
                 os.write(terminal, (left.pop(0) + "\n").encode())
         os.close(terminal)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text.replace("\r\n", "\n")
