@@ -8,12 +8,14 @@
 #include "common/base/minmax.h"
 #include "common/base/units.h"
 #include "common/config/config.h"
+#include "compress/codec.h"
 
 enum {
     H = 30,            /* inner steps of a round before the plan changes it */
     ROUNDS_FIRST = 40, /* of the first plan, which measures a round */
     ROUNDS_LEAST = 2,
-    EPOCHS_MOST = 20, /* a longer run only learns its data by heart */
+    EPOCHS_MOST = 20,  /* a longer run only learns its data by heart */
+    PERIODS_LEAST = 5, /* of top-k in a run */
     EVALS = 40,
     CHECKPOINTS = 20,
     STEPS_MOST = 10000000,
@@ -189,6 +191,14 @@ static uint64_t rounds_within(struct init_settings *s, const struct init_answers
     return best < ROUNDS_LEAST ? ROUNDS_LEAST : (uint64_t)best;
 }
 
+/* Top-k sends a coordinate once in `period` rounds: a run of a few periods learns more with one bit for each
+ * (configs/README.md). */
+static bool is_too_sparse(const struct plan *p, uint64_t rounds)
+{
+    uint32_t period = codec_spec_period(p->config.codec.up);
+    return period && rounds < (uint64_t)PERIODS_LEAST * period;
+}
+
 static void set_length(struct init_settings *s, const struct init_answers *a, const struct plan *p)
 {
     uint64_t rounds = rounds_within(s, a, p), h = p->config.train.sync_every;
@@ -245,7 +255,18 @@ enum status init_choose(struct init_settings *s, const struct init_answers *a, c
     TRY(plan_make(&plan, &request, &none, NULL, err)); /* with the length, on which the choice depends */
     TRY(plan_choose(&choice, &plan, &request, err));
     take_changes(s, &choice.changes);
-    set_length(s, a, choice.changes.n ? &choice.recommended : &plan);
+    if (choice.changes.n) plan = choice.recommended;
+    if (is_too_sparse(&plan, rounds_within(s, a, &plan))) {
+        put(s, "train", "method", "", false, "diloco");
+        put(s, "codec", "up", "", true, "1bit:256");
+        put(s, "codec", "down", "", true, "2bit:256+huff");
+        words_of(s, a, &o, words);
+        TRY(plan_make(&plan, &request, &none, NULL, err));
+        snprintf(choice.reason, sizeof choice.reason,
+                 "the link is slow, and the run is too short for top-k, which sends a coordinate once in many rounds: "
+                 "one bit for each instead. `atoll compare` measures what it costs");
+    }
+    set_length(s, a, &plan);
     snprintf(s->reason, sizeof s->reason, "%s", choice.reason);
     log_set_level(LOG_INFO);
     put_budget(s, a);

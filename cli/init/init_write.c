@@ -126,6 +126,7 @@ static void other_machine(FILE *out, const struct init_answers *a, uint32_t i)
     char name[32];
     const char *data = a->shards[0] ? a->shards : "data", *host = a->names[i];
     snprintf(name, sizeof name, "machine-%u", i + 2);
+    const char *at = host ? strchr(host, '@') : NULL;
     if (!host) {
         fprintf(out, "\n# Machine %u. Copy the folder %s to it, and the last line of run/address as the file join.\n",
                 i + 2, data);
@@ -140,7 +141,7 @@ static void other_machine(FILE *out, const struct init_answers *a, uint32_t i)
     fprintf(out,
             "    ssh %s \"atoll-worker --join join --name %s --data.train='data/train_*.bin' "
             "--data.val='data/val_*.bin' --train.threads=\\$(nproc)\"\n",
-            host, host);
+            host, at ? at + 1 : host);
 }
 
 void init_commands(const struct init_answers *a, const char *dir, FILE *out)

@@ -1,5 +1,5 @@
-/* Updates, snapshot heads, heads of initial models with correct checksums, and lists of frozen tensors: byte 0 selects
- * the kind.
+/* Updates, snapshot heads, heads of initial models with correct checksums, and lists of frozen tensors and
+ * descriptions of models: byte 0 selects the kind.
  * - Encoding the decoded object returns the same bytes.
  * - An update is also decoded from its first bytes, and as relayed deltas. */
 #include <stdlib.h>
@@ -10,6 +10,7 @@
 #include "compress/relay.h"
 #include "tests/fuzz/fuzz_check.h"
 #include "wire/initial.h"
+#include "wire/model_object.h"
 #include "wire/object.h"
 
 static void seal(uint8_t *bytes, size_t size)
@@ -87,6 +88,17 @@ static void fuzz_initial(const uint8_t *bytes, size_t size)
     for (uint32_t i = 0; i < h.n_files; i++) FUZZ_CHECK(!strchr(h.files[i].name, '/') && h.files[i].name[0] != '.');
 }
 
+static void fuzz_model(const uint8_t *bytes, size_t size, uint8_t *again)
+{
+    static struct model_object m;
+    enum status status = model_object_decode(&m, bytes, size);
+    FUZZ_CHECK(status == STATUS_OK || status == STATUS_CORRUPT);
+    if (status != STATUS_OK) return;
+    FUZZ_CHECK(model_object_size(&m) == size && model_object_encode(&m, again) == STATUS_OK);
+    FUZZ_CHECK(memcmp(bytes, again, size) == 0);
+    for (uint32_t i = 0; i < m.n_files; i++) FUZZ_CHECK(!strchr(m.files[i].name, '/') && m.files[i].name[0] != '.');
+}
+
 static void fuzz_frozen(const uint8_t *bytes, size_t size, uint8_t *again)
 {
     struct frozen list = {0};
@@ -111,7 +123,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     FUZZ_CHECK(bytes && again);
     uint8_t *exact = bytes + 1; /* ends at the end of the allocation */
     memcpy(exact, data + 1, n);
-    if (data[0] & 4) {
+    if (data[0] & 8) {
+        seal(exact, n);
+        fuzz_model(exact, n, again);
+    } else if (data[0] & 4) {
         fuzz_frozen(exact, n, again);
     } else if (data[0] & 2) {
         seal(exact, n);

@@ -30,9 +30,9 @@ void corpus_make_wire(const char *golden)
         if (sscanf(entry->d_name, "%63[^.].hex", name) != 1 || !strstr(entry->d_name, ".hex")) continue;
         size_t n = read_hex(golden, entry->d_name, bytes, sizeof bytes);
         bool snapshot = !strncmp(name, "snapshot", 8), initial = !strncmp(name, "initial", 7);
-        bool frozen = !strncmp(name, "frozen", 6);
-        if (snapshot || initial || frozen || !strncmp(name, "update", 6)) {
-            uint8_t kind = frozen ? 4 : initial ? 2 : snapshot;
+        bool frozen = !strncmp(name, "frozen", 6), model = !strncmp(name, "model", 5);
+        if (snapshot || initial || frozen || model || !strncmp(name, "update", 6)) {
+            uint8_t kind = model ? 8 : frozen ? 4 : initial ? 2 : snapshot;
             corpus_put("object", name, &kind, 1, bytes, n);
         } else {
             uint8_t head[2] = {bytes[TYPE_AT], bytes[VERSION_AT]};

@@ -62,9 +62,9 @@ cli/page:           common/base common/config common/os wire worker/session cli 
 cli/export:         common/base common/config common/os common/tensor compress worker worker/model coordinator/run_folder.h cli
 cli/alert:          common/base common/config common/os wire worker/session cli cli/status
 cli/follow:         common/base common/config common/os common/tensor compress wire coordinator/run_folder.h coordinator/ledger cli
-cli/init:           common/base common/config common/os common/tensor cli cli/link cli/plan
 cli/link:           common/base common/config common/os wire coordinator/run_folder.h cli
 cli/plan:           common/base common/config common/os common/tensor compress wire wire/zmq gpu worker worker/outer worker/replica worker/sync coordinator coordinator/outer coordinator/round cli
+cli/init:           common/base common/config common/os common/tensor compress coordinator/run_folder.h cli cli/link cli/plan
 cli/region:         common/base common/config common/os common/tensor wire worker/link worker/outer worker/session coordinator coordinator/ledger coordinator/engine cli
 cli/launch:         common/base common/config common/os common/tensor wire wire/zmq worker worker/model worker/replica worker/session coordinator coordinator/outer coordinator/round cli
 '

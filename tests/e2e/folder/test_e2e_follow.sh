@@ -35,12 +35,13 @@ read_all() {
             continue
         fi
         seen=$((seen + 1))
+        sleep 0.05
     done
     echo "$seen"
 }
 
 # --- over a connection, with a restart of the coordinator --------------------------------------------------------------
-write_config run.yaml train.max_steps=2000
+write_config run.yaml train.max_steps=4000
 mkdir read
 start run.log launch run
 launched=$pid
@@ -74,7 +75,7 @@ echo "followed over a restart of the coordinator; $(<seen.txt) reads were whole"
 
 # --- a run folder: the same model; another run is refused --------------------------------------------------------------
 "$BIN/atoll" follow run local >local.txt || fail "follow of a finished run: $(<local.txt)"
-[[ $(<local.txt) == "local: round 400 of e2e, theta_hash $hash" ]] || fail "follow of a finished run says $(<local.txt)"
+[[ $(<local.txt) == "local: round 800 of e2e, theta_hash $hash" ]] || fail "follow of a finished run says $(<local.txt)"
 cmp local/model.safetensors out/model.safetensors || fail "the folder gives another model"
 "$BIN/atoll" follow run out >local.txt || fail "a second call: $(<local.txt)"
 [[ ! -s local.txt ]] || fail "a second call writes again: $(<local.txt)"
@@ -89,7 +90,7 @@ write_config run.yaml train.max_steps=1000000 codec.up=int8 codec.down=int8
 start second.log launch second
 launched=$pid
 until_true 60 "round 8" rounds_reach 8 second
-one_line "atoll: out holds a model of another run, e2e (round 400): choose a new name" 1 second out
+one_line "atoll: out holds a model of another run, e2e (round 800): choose a new name" 1 second out
 start again.log "$BIN/atoll" follow second fresh --every 3
 until_true 60 "a first model" grep -q '^fresh: round ' again.log
 kill -TERM "$pid"

@@ -104,12 +104,20 @@ class Frozen(RunTest):
         self.wait_for(20, "the upload", lambda: (self.run_dir / "init" / "frozen.safetensors").exists())
         self.wait_for(20, "a checkpoint", lambda: (self.checkpoint() / "coordinator_state.bin").exists())
         self.check_whole(self.checkpoint(), 8)
+        followed = self.folder / "followed"
+        follower = subprocess.Popen([atoll.program("atoll"), "follow", str(self.run_dir), str(followed)])
+        self.addCleanup(follower.kill)
+        self.wait_for(20, "a followed model", (followed / "atoll.json").exists)
+        self.check_whole(followed, 8)
         self.kill(coordinator)
         coordinator = self.start_coordinator()
         b = self.program("b", read="")
         for process in (a, b, coordinator):
             self.finish(process)
         self.check_whole(self.checkpoint(), 6)
+        self.assertEqual(follower.wait(20), 0)
+        for name in ("model.safetensors", "config.json"):
+            self.assertEqual((followed / name).read_bytes(), (self.checkpoint() / name).read_bytes())
         out = self.folder / "out"
         subprocess.run([atoll.program("atoll"), "export", str(self.run_dir), str(out)], check=True, capture_output=True)
         for name in ("model.safetensors", "config.json"):
