@@ -126,7 +126,7 @@ enum status alert_command_run(char *const *command, const struct alert_message *
                               double limit_s, enum status (*stopped)(struct err *err), struct err *err)
 {
     char line[ALERT_LINE_MAX + 2 * ALERT_NAME_MAX + 64];
-    int in;
+    int in = -1;
     line_of(message, run, line, sizeof line);
     TRY(make_input(line, &in, err));
     pid_t pid = fork();
