@@ -197,13 +197,14 @@ static enum status write_update(struct rewrite *w, const struct journal_record *
     return add_gone(&w->gone[u.fragment], u.version);
 }
 
-/* Records of which the body stays: RUN, MEMBER, VAL, START, TAKEN. */
+/* Records of which the body stays: RUN, MEMBER, VAL, START, CLOCK, TAKEN. */
 static enum status write_same(struct rewrite *w, const struct journal_record *record, struct err *err)
 {
     union {
         struct record_run run;
         struct record_member member;
         struct record_val val;
+        struct record_clock clock;
         struct record_taken taken;
     } m = {0};
     TRY(record_decode((enum record_type)record->type, &m, record->body, record->size));
@@ -221,6 +222,7 @@ static enum status write_one(struct rewrite *w, const struct journal_record *rec
     case RECORD_RUN:
     case RECORD_MEMBER:
     case RECORD_VAL:
+    case RECORD_CLOCK:
     case RECORD_TAKEN:
     case RECORD_START: return write_same(w, record, err);
     case RECORD_EVAL:

@@ -334,6 +334,54 @@ TEST(test_exclude_moves_parameters_of_lossless_deltas)
     remove_run("without");
 }
 
+/* The process stopped in the middle, and later waited for workers: both leave records between the rounds. */
+TEST(test_exclude_from_a_run_that_stopped_and_waited)
+{
+    struct history h;
+    const char *const *settings = settings_of(NULL);
+    play_run("without", settings, 0, WORKERS);
+    play(ROUNDS, 2);
+    uint64_t hash = rig_theta_hash(&rig);
+    close_run();
+    play_run("whole", settings, 4, WORKERS);
+    assert_int_equal(engine_stop(rig.engine, &err), STATUS_OK);
+    close_run();
+    open_run("whole", settings);
+    for (int i = 0; i < WORKERS; i++) rig_join(&rig, i);
+    play(7, WORKERS);
+    rig_wait(&rig, 100000000); /* the clock is journaled each minute */
+    for (int i = 0; i < WORKERS; i++) rig_join(&rig, i);
+    play(ROUNDS, WORKERS);
+    close_run();
+    take_back("whole", &(struct history_request){.exclude = "worker-2"}, &h);
+    assert_int_equal(h.rounds, ROUNDS);
+    if (h.theta_hash != hash) fail_msg("other parameters");
+    history_finish(&h);
+    check_audit("whole", ROUNDS);
+    remove_run("whole");
+    remove_run("without");
+}
+
+/* Its first delta belongs to the round that is open, and the newest checkpoint is that of the round before. */
+TEST(test_exclude_of_a_worker_that_just_began)
+{
+    struct history h;
+    const char *const *settings = settings_of((const char *const[]){"checkpoint.every=1", NULL});
+    play_run("whole", settings, 4, 2);
+    uint64_t hash = rig_theta_hash(&rig);
+    for (int i = 0; i < WORKERS; i++) rig_catch_up(&rig, i);
+    deliver(C);
+    assert_int_equal(rounds(), 4);
+    close_run();
+    take_back("whole", &(struct history_request){.exclude = "worker-2"}, &h);
+    assert_int_equal(h.rounds, 4);
+    assert_true(h.theta_hash == hash);
+    history_finish(&h);
+    check_audit("whole", 4);
+    check_goes_on_without("whole", settings);
+    remove_run("whole");
+}
+
 /* --- refusals ----------------------------------------------------------------------------------------------------- */
 
 static void refused(const struct history_request *request, enum status status, const char *words)
