@@ -119,8 +119,8 @@ static enum status write_delta(struct rewrite *w, const struct journal_record *r
     TRY(record_decode(RECORD_DELTA, &delta, record->body, record->size));
     if (delta.fragment >= w->l->layout.n_fragments || record->size != RECORD_DELTA_HEAD + delta.part.bytes)
         return STATUS_CORRUPT;
-    if (is_excluded(w, delta.id)) return leave_out(w, &delta, err);
     if (holds(w, delta.id, delta.fragment)) return STATUS_OK; /* its copy behind a checkpoint */
+    if (is_excluded(w, delta.id)) return leave_out(w, &delta, err);
     delta.part.base_version = new_version(&w->gone[delta.fragment], delta.part.base_version);
     struct store_part payload = {record->body + RECORD_DELTA_HEAD, delta.part.bytes};
     if (w->old && delta.fragment < w->l->round.first_mean) TRY(move_parameters(w, &delta, &payload, err));
