@@ -139,6 +139,7 @@ static enum status skim(struct skim *s, const struct checkpoint_info *from, stru
     s->half = p->ledger.round.open;
     s->h->before = round_done(&p->ledger.round);
     s->h->tokens = p->ledger.round.tokens;
+    s->h->clock = p->ledger.clock;
     s->h->end = s->half ? s->opened_end : end;
     return STATUS_OK;
 }

@@ -269,7 +269,8 @@ static enum status write_taken(const struct history *h, struct ledger *l, uint64
                                  .round = h->kept,
                                  .before = h->before};
     if (h->request.exclude) snprintf(taken.name, sizeof taken.name, "%s", h->request.exclude);
-    return ledger_write(l, RECORD_TAKEN, &taken, NULL, err);
+    TRY(ledger_write(l, RECORD_TAKEN, &taken, NULL, err));
+    return h->request.exclude ? STATUS_OK : ledger_write(l, RECORD_CLOCK, &h->clock, NULL, err);
 }
 
 /* Prepares move_parameters, if the run needs it. */

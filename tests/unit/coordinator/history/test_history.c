@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
+#include "coordinator/engine/engine_impl.h"
 #include "coordinator/ledger/history/audit.h"
 #include "coordinator/ledger/history/history.h"
 #include "coordinator/ledger/history/take_back.h"
@@ -79,6 +80,26 @@ TEST(test_rollback_continues_like_the_run_that_stopped_there)
 static struct wire_range first_range(int worker)
 {
     return rig.workers[worker].task.ranges[0];
+}
+
+/* What run.max_hours and run.max_gb count was used up, whatever happens to its result. */
+TEST(test_rollback_gives_no_budget_back)
+{
+    struct history h;
+    const char *const *settings = settings_of(NULL);
+    play_run("whole", settings, 4, WORKERS);
+    rig_wait(&rig, 400000000);
+    assert_int_equal(engine_stop(rig.engine, &err), STATUS_OK);
+    double hours = engine_hours(rig.engine);
+    close_run();
+    take_back("whole", &(struct history_request){.round = 2}, &h);
+    history_finish(&h);
+    open_run("whole", settings);
+    double left = engine_hours(rig.engine);
+    if (hours < 0.1 || left < hours - 1.0 / 60) fail_msg("%g h, after the rollback %g h", hours, left);
+    close_run();
+    check_audit("whole", 2);
+    remove_run("whole");
 }
 
 /* A worker that was late takes part in the next round, before others in the order. After a rollback to that round the
