@@ -20,6 +20,7 @@
 
 #include "common/base/status.h"
 #include "coordinator/ledger/journal.h"
+#include "coordinator/ledger/record.h"
 #include "coordinator/ledger/store.h"
 #include "wire/msg.h"
 
@@ -63,6 +64,7 @@ struct history {
     size_t n_workers;
     uint64_t changes[HISTORY_CHANGES_MAX]; /* [n_changes] hashes of settings that only the old history has */
     uint32_t n_changes;
+    struct record_clock clock; /* at the end of the old history: time and traffic that were used up stay so */
     bool async;
 
     /* Set by history_write. */

@@ -12,8 +12,10 @@ enum { NAMES_MAX = 300 };
 struct skim {
     struct history *h;
     struct past *past;
-    uint64_t want; /* rounds that stay; UINT64_MAX: up to the first delta of the excluded worker */
-    bool found;    /* h->cut is set */
+    uint64_t want;            /* rounds that stay; UINT64_MAX: up to the first delta of the excluded worker */
+    bool found;               /* h->cut is set */
+    bool copies;              /* the first record is a delta: it may be a copy of one before the checkpoint */
+    struct journal_ref begin; /* the first record */
     struct journal_ref opened, opened_end; /* barrier: the record that opened the newest round, and its end */
     bool half;                             /* that round is not complete */
     uint64_t alone;                        /* exclude: the first round that only that worker delivered, + 1; 0: none */
@@ -36,6 +38,17 @@ static void cut_at(struct skim *s, struct journal_ref at)
     h->kept = round_done(r);
     h->kept_tokens = r->tokens;
     h->kept_steps = h->kept < round_total(r) ? round_span(r, h->kept).first : r->p.max_steps;
+}
+
+/* The copy of a held delta behind a checkpoint: it belongs to the checkpoint. */
+static bool is_copy(const struct skim *s, const struct journal_record *record)
+{
+    struct record_delta delta = {0};
+    if (record->type != RECORD_DELTA || record_decode(RECORD_DELTA, &delta, record->body, record->size) != STATUS_OK)
+        return false;
+    const struct member *m = member_by_id(&s->past->ledger.round.members, delta.id);
+    return m && m->work.open && m->work.round == delta.round && delta.fragment < s->past->ledger.layout.n_fragments &&
+           m->work.parts[delta.fragment].state == PART_HELD;
 }
 
 static struct history_worker *worker_of(struct history *h, uint32_t id, struct err *err)
@@ -97,8 +110,9 @@ static enum status skim_visit(void *ctx, const struct journal_record *record, st
         s->opened = past_begin(record->at);
         s->opened_end = (struct journal_ref){record->at.segment, record->at.offset + record->size};
     }
-    if (!s->found && (opens || s->h->async) && round_done(r) >= s->want)
+    if (!s->found && (opens || s->h->async) && round_done(r) >= s->want && !is_copy(s, record))
         cut_at(s, opens && !s->h->request.exclude ? s->opened_end : past_begin(record->at));
+    if (!past_less(s->begin, past_begin(record->at))) s->copies = record->type == RECORD_DELTA;
     enum status status = STATUS_OK;
     if (record->type == RECORD_DELTA) status = count_delta(s, record, err);
     if (record->type == RECORD_UPDATE) status = count_update(s, record);
@@ -118,12 +132,14 @@ static enum status skim(struct skim *s, const struct checkpoint_info *from, stru
     p->ledger.skims = true;
     s->h->async = p->config->train.method == METHOD_ASYNC;
     s->h->base = from->round;
-    s->opened = s->opened_end = begin; /* its round may be open already */
+    s->copies = false;
+    s->begin = s->opened = s->opened_end = begin; /* its round may be open already */
     if (p->ledger.round.open && from->round == s->want) cut_at(s, begin);
     TRY(past_read(p, begin, end, skim_visit, s, err));
     s->half = p->ledger.round.open;
     s->h->before = round_done(&p->ledger.round);
     s->h->tokens = p->ledger.round.tokens;
+    s->h->clock = p->ledger.clock;
     s->h->end = s->half ? s->opened_end : end;
     return STATUS_OK;
 }
@@ -215,6 +231,23 @@ static enum status check_all(const struct past *p, const char *name, struct err 
 
 /* --- plan --------------------------------------------------------------------------------------------------------- */
 
+/* Skims from this checkpoint, or from older ones. A checkpoint lists held deltas as those that are waited for: their
+ * copies follow it. A cut before the copies would leave a journal that contradicts itself when it is read from an older
+ * checkpoint, where the deltas are held. */
+static enum status skim_from(struct skim *s, const struct checkpoint_info *from, struct err *err)
+{
+    struct history *h = s->h;
+    for (;; from--) {
+        TRY(skim(s, from, err));
+        bool here = s->found && !past_less(s->begin, h->cut);
+        if (!here || !s->copies || from == s->past->checkpoints) return STATUS_OK;
+        mem_free(h->workers);
+        *h = (struct history){.request = h->request};
+        s->alone = 0;
+        s->found = false;
+    }
+}
+
 static enum status find(struct skim *s, struct past *p, struct err *err)
 {
     struct history *h = s->h;
@@ -228,7 +261,7 @@ static enum status find(struct skim *s, struct past *p, struct err *err)
         TRY(past_load(p, from, p->store, err));
         TRY(check_all(p, h->request.exclude, err));
     }
-    TRY(skim(s, from, err));
+    TRY(skim_from(s, from, err));
     TRY(check_found(s, p, err));
     for (size_t i = 0; i < p->n_checkpoints; i++) /* one of the same round may lie behind the cut */
         if (p->checkpoints[i].round <= h->kept && p->checkpoints[i].segment <= h->cut.segment)

@@ -119,8 +119,8 @@ static enum status write_delta(struct rewrite *w, const struct journal_record *r
     TRY(record_decode(RECORD_DELTA, &delta, record->body, record->size));
     if (delta.fragment >= w->l->layout.n_fragments || record->size != RECORD_DELTA_HEAD + delta.part.bytes)
         return STATUS_CORRUPT;
-    if (is_excluded(w, delta.id)) return leave_out(w, &delta, err);
     if (holds(w, delta.id, delta.fragment)) return STATUS_OK; /* its copy behind a checkpoint */
+    if (is_excluded(w, delta.id)) return leave_out(w, &delta, err);
     delta.part.base_version = new_version(&w->gone[delta.fragment], delta.part.base_version);
     struct store_part payload = {record->body + RECORD_DELTA_HEAD, delta.part.bytes};
     if (w->old && delta.fragment < w->l->round.first_mean) TRY(move_parameters(w, &delta, &payload, err));
@@ -197,13 +197,14 @@ static enum status write_update(struct rewrite *w, const struct journal_record *
     return add_gone(&w->gone[u.fragment], u.version);
 }
 
-/* Records of which the body stays: RUN, MEMBER, VAL, START, TAKEN. */
+/* Records of which the body stays: RUN, MEMBER, VAL, START, CLOCK, TAKEN. */
 static enum status write_same(struct rewrite *w, const struct journal_record *record, struct err *err)
 {
     union {
         struct record_run run;
         struct record_member member;
         struct record_val val;
+        struct record_clock clock;
         struct record_taken taken;
     } m = {0};
     TRY(record_decode((enum record_type)record->type, &m, record->body, record->size));
@@ -221,6 +222,7 @@ static enum status write_one(struct rewrite *w, const struct journal_record *rec
     case RECORD_RUN:
     case RECORD_MEMBER:
     case RECORD_VAL:
+    case RECORD_CLOCK:
     case RECORD_TAKEN:
     case RECORD_START: return write_same(w, record, err);
     case RECORD_EVAL:
@@ -267,7 +269,8 @@ static enum status write_taken(const struct history *h, struct ledger *l, uint64
                                  .round = h->kept,
                                  .before = h->before};
     if (h->request.exclude) snprintf(taken.name, sizeof taken.name, "%s", h->request.exclude);
-    return ledger_write(l, RECORD_TAKEN, &taken, NULL, err);
+    TRY(ledger_write(l, RECORD_TAKEN, &taken, NULL, err));
+    return h->request.exclude ? STATUS_OK : ledger_write(l, RECORD_CLOCK, &h->clock, NULL, err);
 }
 
 /* Prepares move_parameters, if the run needs it. */

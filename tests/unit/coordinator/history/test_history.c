@@ -10,165 +10,19 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
+#include "coordinator/engine/engine_impl.h"
 #include "coordinator/ledger/history/audit.h"
 #include "coordinator/ledger/history/history.h"
 #include "coordinator/ledger/history/take_back.h"
 #include "coordinator/ledger/record.h"
 #include "coordinator/ledger/store.h"
 #include "coordinator/ledger/store_disk.h"
-#include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/history/history_rig.h"
 #include "tests/lib/store/tmpdir.h"
 #include "tests/lib/test.h"
 #include "wire/object.h"
 
-enum { WORKERS = 3, C = 2, ROUNDS = 12, SETTINGS_MAX = 24 };
-
-static struct rig rig;
-static struct err err;
-static bool assigned[WORKERS]; /* and not delivered */
-
-/* --- a run on a disk ---------------------------------------------------------------------------------------------- */
-
-/* Settings of a run of three, in which two are a quorum; `more` replaces some. */
-static const char *const *settings_of(const char *const *more)
-{
-    static const char *all[SETTINGS_MAX];
-    static const char *const base[] = {
-        "coordinator.min_workers=3", "coordinator.quorum=2", "codec.up=int8:16",   "codec.down=int8:16",
-        "checkpoint.every=3",        "checkpoint.keep=0",    "train.max_steps=40", NULL};
-    size_t n = 0;
-    for (size_t i = 0; base[i]; i++) all[n++] = base[i];
-    for (size_t i = 0; more && more[i]; i++) all[n++] = more[i];
-    all[n] = NULL;
-    assert_true(n < SETTINGS_MAX);
-    return all;
-}
-
-static const char *at(const char *run)
-{
-    return tmpdir_path(run);
-}
-
-static void open_run(const char *run, const char *const *settings)
-{
-    struct store *store;
-    err = (struct err){0};
-    if (store_disk_open(&store, at(run), &err) != STATUS_OK) fail_msg("%s", err.msg);
-    memset(assigned, 0, sizeof assigned);
-    if (rig_open_on(&rig, settings, store, &err) != STATUS_OK) fail_msg("%s: %s", run, err.msg);
-}
-
-static void close_run(void)
-{
-    struct store *store = rig.store;
-    rig_close_on(&rig);
-    store->ops->close(store);
-}
-
-static uint64_t rounds(void)
-{
-    struct engine_summary sum;
-    engine_summary(rig.engine, &sum);
-    return sum.rounds;
-}
-
-static void take_tasks(void)
-{
-    struct msg m;
-    for (int i = 0; i < WORKERS; i++)
-        while (rig_take(&rig, i, MSG_ASSIGN, &m)) {
-            rig.workers[i].task = m.assign;
-            rig.workers[i].id = m.assign.worker_id;
-            assigned[i] = true;
-        }
-    rig_forget(&rig);
-}
-
-static void deliver(int worker)
-{
-    take_tasks();
-    bool any = assigned[worker];
-    assigned[worker] = false;
-    float level = (float)(1 + worker) * (worker == C ? -3 : 1) + 0.25f * (float)rig.workers[worker].task.round;
-    for (uint32_t f = 0; any && f < rig.layout.n_fragments; f++) rig_deliver(&rig, worker, f, level);
-}
-
-/* Lets `n` of the workers 0, 1, 2 deliver until the run has `to` rounds. */
-static void play(uint64_t to, int n)
-{
-    const uint64_t turns_most = 400 + 2 * to;
-    for (uint64_t turns = 0; rounds() < to; turns++) {
-        if (turns > turns_most) fail_msg("the run does not go on; it waits for %s", rig_waiting(&rig));
-        for (int i = 0; i < n; i++) deliver(i);
-        if (rounds() < to) rig_wait(&rig, 200000);
-        for (int i = 0; i < WORKERS; i++)
-            if (rig.workers[i].session) rig_catch_up(&rig, i);
-    }
-}
-
-/* A run of three workers, of which `n` deliver, after `to` rounds; it is open. */
-static void play_run(const char *run, const char *const *settings, uint64_t to, int n)
-{
-    open_run(run, settings);
-    for (int i = 0; i < WORKERS; i++) rig_join(&rig, i);
-    play(to, n);
-}
-
-/* The hash at round `to` of a run that continues with workers 0 and 1, all of them with fresh sessions. */
-static uint64_t continue_run(const char *run, const char *const *settings, uint64_t to)
-{
-    open_run(run, settings);
-    for (int i = 0; i < 2; i++) rig_join(&rig, i);
-    play(to, 2);
-    uint64_t hash = rig_theta_hash(&rig);
-    close_run();
-    return hash;
-}
-
-static enum status try_take_back(const char *run, const struct history_request *request, struct history *h)
-{
-    struct store *store;
-    char suffix[64];
-    err = (struct err){0};
-    enum status status = store_disk_open(&store, at(run), &err);
-    if (status != STATUS_OK) fail_msg("%s", err.msg);
-    status = history_plan(h, request, store, &err);
-    if (status == STATUS_OK) {
-        status = take_back_prepare(at(run), h, store, &err);
-        if (status == STATUS_OK) status = take_back_commit(at(run), suffix, sizeof suffix, &err);
-        if (status != STATUS_OK) take_back_abort(at(run));
-    }
-    store->ops->close(store);
-    return status;
-}
-
-static void take_back(const char *run, const struct history_request *request, struct history *h)
-{
-    if (try_take_back(run, request, h) != STATUS_OK) fail_msg("%s", err.msg);
-}
-
-static void audit(const char *run, struct audit *a)
-{
-    struct store *store;
-    err = (struct err){0};
-    assert_int_equal(store_disk_open_read(&store, at(run), &err), STATUS_OK);
-    if (audit_run(a, store, NULL, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    store->ops->close(store);
-}
-
-static void check_audit(const char *run, uint64_t to)
-{
-    struct audit a;
-    audit(run, &a);
-    if (a.wrong) fail_msg("%s: %s", run, a.what);
-    assert_int_equal(a.to, to);
-    assert_int_equal(a.n_taken, 1);
-}
-
-static void remove_run(const char *run)
-{
-    tmpdir_clear(at(run));
-}
+enum { C = 2, ROUNDS = 12 };
 
 /* --- rollback ----------------------------------------------------------------------------------------------------- */
 
@@ -226,6 +80,26 @@ TEST(test_rollback_continues_like_the_run_that_stopped_there)
 static struct wire_range first_range(int worker)
 {
     return rig.workers[worker].task.ranges[0];
+}
+
+/* What run.max_hours and run.max_gb count was used up, whatever happens to its result. */
+TEST(test_rollback_gives_no_budget_back)
+{
+    struct history h;
+    const char *const *settings = settings_of(NULL);
+    play_run("whole", settings, 4, WORKERS);
+    rig_wait(&rig, 400000000);
+    assert_int_equal(engine_stop(rig.engine, &err), STATUS_OK);
+    double hours = engine_hours(rig.engine);
+    close_run();
+    take_back("whole", &(struct history_request){.round = 2}, &h);
+    history_finish(&h);
+    open_run("whole", settings);
+    double left = engine_hours(rig.engine);
+    if (hours < 0.1 || left < hours - 1.0 / 60) fail_msg("%g h, after the rollback %g h", hours, left);
+    close_run();
+    check_audit("whole", 2);
+    remove_run("whole");
 }
 
 /* A worker that was late takes part in the next round, before others in the order. After a rollback to that round the
@@ -332,6 +206,73 @@ TEST(test_exclude_moves_parameters_of_lossless_deltas)
     if (wrong > 1e-5 * moved) fail_msg("off by %g, where the worker moved the run by %g", wrong, moved);
     remove_run("whole");
     remove_run("without");
+}
+
+/* The process stopped in the middle, and later waited for workers: both leave records between the rounds. */
+TEST(test_exclude_from_a_run_that_stopped_and_waited)
+{
+    struct history h;
+    const char *const *settings = settings_of(NULL);
+    play_run("without", settings, 0, WORKERS);
+    play(ROUNDS, 2);
+    uint64_t hash = rig_theta_hash(&rig);
+    close_run();
+    play_run("whole", settings, 4, WORKERS);
+    assert_int_equal(engine_stop(rig.engine, &err), STATUS_OK);
+    close_run();
+    open_run("whole", settings);
+    for (int i = 0; i < WORKERS; i++) rig_join(&rig, i);
+    play(7, WORKERS);
+    rig_wait(&rig, 100000000); /* the clock is journaled each minute */
+    for (int i = 0; i < WORKERS; i++) rig_join(&rig, i);
+    play(ROUNDS, WORKERS);
+    close_run();
+    take_back("whole", &(struct history_request){.exclude = "worker-2"}, &h);
+    assert_int_equal(h.rounds, ROUNDS);
+    if (h.theta_hash != hash) fail_msg("other parameters");
+    history_finish(&h);
+    check_audit("whole", ROUNDS);
+    remove_run("whole");
+    remove_run("without");
+}
+
+/* Its first delta belongs to the round that is open, and the newest checkpoint is that of the round before. */
+TEST(test_exclude_of_a_worker_that_just_began)
+{
+    struct history h;
+    const char *const *settings = settings_of((const char *const[]){"checkpoint.every=1", NULL});
+    play_run("whole", settings, 4, 2);
+    uint64_t hash = rig_theta_hash(&rig);
+    for (int i = 0; i < WORKERS; i++) rig_catch_up(&rig, i);
+    deliver(C);
+    assert_int_equal(rounds(), 4);
+    close_run();
+    take_back("whole", &(struct history_request){.exclude = "worker-2"}, &h);
+    assert_int_equal(h.rounds, 4);
+    assert_true(h.theta_hash == hash);
+    history_finish(&h);
+    check_audit("whole", 4);
+    check_goes_on_without("whole", settings);
+    remove_run("whole");
+}
+
+/* The process stopped in the middle of round 5, so a checkpoint holds it. The journal must also be whole when it is
+ * read from an older checkpoint, as if the newer one were damaged. */
+TEST(test_exclude_since_a_round_in_which_the_run_stopped)
+{
+    struct history h;
+    play_run("whole", settings_of(NULL), 4, WORKERS);
+    deliver(C);
+    assert_int_equal(engine_stop(rig.engine, &err), STATUS_OK);
+    close_run();
+    open_run("whole", settings_of(NULL));
+    for (int i = 0; i < WORKERS; i++) rig_join(&rig, i);
+    play(8, WORKERS);
+    close_run();
+    take_back("whole", &(struct history_request){.exclude = "worker-2", .round = 5}, &h);
+    history_finish(&h);
+    check_audit("whole", 8);
+    remove_run("whole");
 }
 
 /* --- refusals ----------------------------------------------------------------------------------------------------- */
