@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/follow/follow_link.h"
@@ -39,6 +40,11 @@ struct follow {
     char files[FILEIO_PATH_MAX];    /* folder with the files beside the model; "": not here yet */
     char waiting[WAIT_TEXT];        /* the last line about a wait */
     uint64_t told;                  /* link.received at the last line about a model */
+
+    /* Whether OUT's round has other parameters now: somebody took the run back (atoll rollback, atoll exclude). */
+    bool hashed, taken_back;               /* hashes[] are those of OUT; the run's updates fit to none of ours */
+    uint64_t hashes[LAYOUT_FRAGMENTS_MAX]; /* of the fragments */
+    ino_t inode;                           /* of the checkpoint's parameters that were compared with OUT; 0: none */
 };
 
 /* Says once why there is no newer model. */
@@ -76,6 +82,7 @@ static enum status write_model(struct follow *f, const struct follow_label *labe
         snprintf(received, sizeof received, ", %s received", units_bytes((double)(f->link.received - f->told)).text);
     f->told = f->link.received;
     f->waiting[0] = '\0';
+    f->taken_back = false;
     text_print(stdout, "%s: round %" PRIu64 "%s of %s, theta_hash %016" PRIx64 "%s\n", f->out.path, label->round, of,
                label->run, label->theta_hash, received);
     fflush(stdout);
@@ -126,6 +133,22 @@ static enum status fetch_files(struct follow *f, struct err *err)
     return status;
 }
 
+static void note_hashes(struct follow *f)
+{
+    for (uint32_t i = 0; i < f->model.layout.n_fragments; i++) f->hashes[i] = f->model.held[i].hash;
+    f->hashed = true;
+}
+
+/* OUT's round has other parameters now. */
+static bool is_replaced(const struct follow *f, const struct msg_model_reply *r, uint64_t round)
+{
+    const struct wire_version *now = f->model.updates ? r->current : r->snapshot;
+    if (!f->out.written || round != f->out.label.round) return false;
+    for (uint32_t i = 0; f->hashed && i < f->model.layout.n_fragments && i < r->n_fragments; i++)
+        if (now[i].hash != f->hashes[i]) return true;
+    return !f->hashed;
+}
+
 /* Takes the parameters that OUT holds from an earlier call: then only the updates since are read. */
 static void resume(struct follow *f)
 {
@@ -133,7 +156,7 @@ static void resume(struct follow *f)
     const struct follow_label *label = &f->out.label;
     if (!f->out.written || label->n_fragments != m->layout.n_fragments) return;
     if (hf_folder_load_part(f->out.path, &m->layout, NULL, m->theta, NULL) != STATUS_OK) return;
-    (void)follow_model_resume(m, label->versions, label->round, label->theta_hash);
+    if (follow_model_resume(m, label->versions, label->round, label->theta_hash)) note_hashes(f);
 }
 
 static enum status describe(struct follow *f, struct err *err)
@@ -151,7 +174,8 @@ static enum status take_model(struct follow *f, const struct msg_model_reply *r,
     struct follow_model *m = &f->model;
     TRY(describe(f, err));
     uint64_t round = m->updates ? r->round : r->snapshot_round;
-    bool due = is_due(f, round, r->done);
+    bool replaced = is_replaced(f, r, round), due = replaced || f->taken_back || is_due(f, round, r->done);
+    if (replaced) m->loaded = false;
     if (due || (m->loaded && round > m->round && !follow_model_is_costly(m, f->every)))
         TRY(follow_model_read(m, &f->link, r, err));
     if (due) {
@@ -162,6 +186,7 @@ static enum status take_model(struct follow *f, const struct msg_model_reply *r,
         label.theta_hash = layout_theta_hash(&m->layout, m->theta);
         const struct follow_content content = {&m->layout, m->theta, m->config_json, f->files};
         TRY(write_model(f, &label, r->rounds, &content, err));
+        note_hashes(f);
     }
     *done_p = r->done;
     return STATUS_OK;
@@ -226,6 +251,21 @@ static void name_of_run(const char *run, char name[WIRE_NAME_MAX])
     text_make_clean(name);
 }
 
+/* Reads the hash of a checkpoint of OUT's round once. */
+static enum status compare_checkpoint(struct follow *f, const char *folder, bool *replaced_p, struct err *err)
+{
+    char path[FILEIO_PATH_MAX + sizeof HF_MODEL_FILE];
+    uint64_t hash;
+    struct stat st;
+    snprintf(path, sizeof path, "%s/" HF_MODEL_FILE, folder);
+    *replaced_p = false;
+    if (stat(path, &st) || st.st_ino == f->inode) return STATUS_OK;
+    TRY(hash_of_checkpoint(folder, &hash, err));
+    f->inode = st.st_ino;
+    *replaced_p = hash != f->out.label.theta_hash;
+    return STATUS_OK;
+}
+
 /* NOTFOUND: there is no checkpoint, or it was removed a moment ago. */
 static enum status take_checkpoint(struct follow *f, bool done, struct err *err)
 {
@@ -241,9 +281,11 @@ static enum status take_checkpoint(struct follow *f, bool done, struct err *err)
     const char *number = strrchr(name, '_');
     if (!number || !number[1]) return err_set(err, STATUS_NOTFOUND, "%s has no checkpoint", run);
     round = strtoull(number + 1, NULL, 10);
-    if (!is_due(f, round, done)) return STATUS_OK;
     if (snprintf(folder, sizeof folder, "%s/checkpoints/%s", run, name) >= (int)sizeof folder)
         return err_set(err, STATUS_LIMIT, "the path of %.200s is too long", run);
+    bool due = is_due(f, round, done);
+    if (!due && round == f->out.label.round) TRY(compare_checkpoint(f, folder, &due, err));
+    if (!due) return STATUS_OK;
     TRY(checkpoint_folder_look(folder, round, &info, err));
     label.round = round;
     label.n_fragments = info.n_fragments;
@@ -291,6 +333,7 @@ static bool passes(struct follow *f, enum status status, struct err *err)
     if (status == STATUS_NOTFOUND && f->model.described) return true; /* removed meanwhile: ask again */
     if (status == STATUS_MISMATCH && f->model.described && !f->model.loaded) {
         log_warn("%s", err->msg);
+        f->taken_back = true;
         return true;
     }
     if (status != STATUS_CLOSED && status != STATUS_AGAIN && !wrong_line) return false;

@@ -158,18 +158,28 @@ static void remove_older(const struct follow_out *out, const char *newest, const
     if (dir) closedir(dir);
 }
 
+static bool is_of_run(struct follow_label *there, const char *folder, const struct follow_label *label)
+{
+    return label_read(there, folder) && !strcmp(there->run_id, label->run_id);
+}
+
 enum status follow_out_write(struct follow_out *out, const struct follow_label *label,
                              const struct follow_content *content, struct err *err)
 {
     char folder[FILEIO_PATH_MAX], before[FILEIO_PATH_MAX] = "";
     static struct follow_label there; /* large */
     struct filling filling = {label, content};
-    snprintf(folder, sizeof folder, "%s%s%06" PRIu64, out->path, infix, label->round);
-    bool mine = label_read(&there, folder) && !strcmp(there.run_id, label->run_id);
-    if (file_exists(folder) && !mine)
-        return err_set(err, STATUS_EXISTS, "%.300s exists, and atoll follow did not make it: remove it", folder);
     ssize_t n = readlink(out->path, before, sizeof before - 1);
     before[n > 0 ? n : 0] = '\0';
+    snprintf(folder, sizeof folder, "%s%s%06" PRIu64, out->path, infix, label->round);
+    bool mine = is_of_run(&there, folder, label);
+    if (mine && there.theta_hash != label->theta_hash && !strcmp(base_of(folder), before)) {
+        /* The run was taken back. OUT links to this folder until the new one is whole, so that needs another name. */
+        snprintf(folder, sizeof folder, "%s%s%07" PRIu64, out->path, infix, label->round);
+        mine = is_of_run(&there, folder, label);
+    }
+    if (file_exists(folder) && !mine)
+        return err_set(err, STATUS_EXISTS, "%.300s exists, and atoll follow did not make it: remove it", folder);
     if (!mine || there.theta_hash != label->theta_hash) TRY(hf_folder_make(folder, fill, &filling, err));
     TRY(file_link(out->path, base_of(folder), err));
     out->label = *label;

@@ -2,7 +2,8 @@
  * the model, snapshots and updates, by request and reply, without a session.
  *
  * - Workers come first. While anything of a worker is on its way, all followers together get a tenth of the bytes that
- *   workers move; the others are told to ask again. Otherwise they get what they ask for.
+ *   workers move; the others are told to ask again. Otherwise they get what they ask for, all together at most
+ *   RATE_BYTES a second: reading and encrypting takes the time of the main loop.
  * - A checkpoint that a follower reads stays, as for a late worker and within the same limits. So a slow follower
  *   finishes. */
 #include <stdio.h>
@@ -20,6 +21,9 @@
 enum {
     SHARE = 10,              /* followers get one byte for so many of workers */
     CREDIT_MAX = 4 << 20,    /* more is not saved for later */
+    RATE_BYTES = 128 << 20,  /* a second */
+    RATE_SAVED = 16 << 20,   /* so many bytes of an idle time may come at once */
+    LEAST = 16 << 10,        /* a smaller part takes as much time */
     LOOK_US = 100000,        /* between two looks at all sessions */
     WAIT_MS = 100,           /* a follower asks again after this */
     HERE_US = 3000000,       /* a follower that was heard so recently still reads */
@@ -121,6 +125,18 @@ static bool sees_transfer(const struct engine *e)
     return false;
 }
 
+/* At most RATE_BYTES a second. */
+static bool take_time(struct engine *e, uint64_t size)
+{
+    struct engine_follow *f = &e->follow;
+    uint64_t gap_us = min_u64(e->now_us - f->rate_us, 1000000), cost = size > LEAST ? size : LEAST;
+    f->rate = f->rate_us ? min_u64(f->rate + gap_us * RATE_BYTES / 1000000, RATE_SAVED) : RATE_SAVED;
+    f->rate_us = e->now_us;
+    if (f->rate < cost) return false;
+    f->rate -= cost;
+    return true;
+}
+
 /* True: this follower may get `size` bytes now. */
 static bool take_credit(struct engine *e, uint64_t size)
 {
@@ -195,7 +211,7 @@ void engine_on_fetch(struct engine *e, uint64_t peer, const struct msg_fetch *m)
     e->follow.heard_us = e->now_us;
     r->total = engine_serves(e) ? size_of(e, m, &name) : 0;
     uint64_t size = m->offset < r->total ? min_u64(r->total - m->offset, m->want) : 0;
-    if (size && !take_credit(e, size))
+    if (size && (!take_credit(e, size) || !take_time(e, size)))
         r->wait_ms = WAIT_MS;
     else if (size && read_part(e, m, name, r->total, data, size, &err) == STATUS_OK)
         r->size = size;

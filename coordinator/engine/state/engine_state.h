@@ -179,6 +179,7 @@ struct engine_follow {
     size_t size;
     uint64_t heard_us;          /* time of the last message of a follower; 0: none */
     uint64_t moved, credit;     /* bytes of workers at the last look; bytes that followers may get meanwhile */
+    uint64_t rate, rate_us;     /* bytes that followers may get now without more time; when it was counted */
     uint64_t busy_us;           /* time of the last look at the sessions */
     bool busy;                  /* it saw a transfer of a worker */
     uint64_t needed, needed_us; /* the oldest checkpoint that a follower reads, or the updates after it, and when */

@@ -86,6 +86,32 @@ one_line 'atoll: other exists, and atoll follow did not make it: choose a new na
 one_line 'atoll: run folder nowhere does not exist*' 1 nowhere new
 one_line 'atoll: --every is 0: give a number of rounds' 2 run new --every 0
 
+# --- a worker is excluded from the last round, which has other parameters then ------------------------------------------
+cp -a local served
+cp -a local.round_000800 served.round_000800
+ln -sfn served.round_000800 served
+"$BIN/atoll" exclude run worker-1 --since 800 >exclude.txt || fail "exclude: $(<exclude.txt)"
+merged=$(sed -n 's/^merged .* theta //p' exclude.txt)
+[[ $merged && $merged != "$hash" ]] || fail "exclude changes nothing: $(<exclude.txt)"
+replaced() { [[ $(label "$1" theta_hash) == "$merged" ]]; }
+start local.log "$BIN/atoll" follow run local
+until_true 20 "the new model, from the folder" replaced local
+kill -TERM "$pid"
+finish "$pid" 20 75 "atoll follow"
+start coordinator.log "$BIN/atoll-coordinator" --dir run
+coordinator=$pid
+until_true 20 "a coordinator" grep -q 'listening on' coordinator.log
+start served.log "$BIN/atoll" follow run served
+until_true 20 "the new model, from the coordinator" replaced served
+kill -TERM "$pid"
+finish "$pid" 20 75 "atoll follow"
+kill -TERM "$coordinator"
+finish "$coordinator" 20 75 "atoll-coordinator"
+for folder in local served; do
+    [[ $(json theta "$folder/model.safetensors") == "$merged" ]] || fail "$folder does not hold what it says"
+done
+echo "a round that was merged again is written again"
+
 # --- interrupted: nothing stays, and the next call continues -----------------------------------------------------------
 write_config run.yaml train.max_steps=1000000 codec.up=int8 codec.down=int8
 start second.log launch second

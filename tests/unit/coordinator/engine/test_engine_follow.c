@@ -5,6 +5,7 @@
 #include "common/base/mem.h"
 #include "common/tensor/layout.h"
 #include "compress/codec.h"
+#include "coordinator/engine/engine_impl.h"
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/test.h"
 #include "wire/model_object.h"
@@ -177,6 +178,25 @@ TEST(test_workers_come_first)
     rig_beat(&rig, 0, WORKER_TRAINING);
     rig_wait(&rig, SECOND);
     for (int i = 0; i < 50; i++) assert_int_equal(fetch_part(FETCH_SNAPSHOT, 0, 0, 0, 8)->size, 8);
+    rig_close(&rig);
+}
+
+/* However many connections ask, the main loop has time for the workers. */
+TEST(test_many_followers_are_told_to_wait)
+{
+    enum { ASKED = 3000, SERVED_MOST = 1100, AGAIN = 100 };
+    const struct msg_fetch m = {.id = 1, .kind = FETCH_SNAPSHOT, .want = 8};
+    int served = 0;
+    rig_open_with(&rig, settings, 2, true);
+    rig_wait(&rig, SECOND);
+    for (int i = 0; i < ASKED; i++) { /* at one moment */
+        engine_on_fetch(rig.engine, FOLLOWER, &m);
+        served += answer(MSG_FETCH_REPLY)->fetch_reply.size > 0;
+        rig_forget(&rig);
+    }
+    assert_true(served >= AGAIN && served < SERVED_MOST);
+    rig_wait(&rig, SECOND);
+    for (int i = 0; i < AGAIN; i++) assert_int_equal(fetch_part(FETCH_SNAPSHOT, 0, 0, 0, 8)->size, 8);
     rig_close(&rig);
 }
 

@@ -64,6 +64,11 @@ static void check(const char *what)
     if (a.wrong) fail_msg("%s: %s", what, a.what);
 }
 
+static void forget_behind(uint64_t round)
+{
+    for (uint64_t r = round + 1; r < ROUNDS_MAX; r++) hashes[r] = 0;
+}
+
 static void roll_back(void)
 {
     struct history h;
@@ -76,8 +81,10 @@ static void roll_back(void)
     if (status == STATUS_OK) {
         if (!may_merge && hashes[request.round] && h.theta_hash != hashes[request.round])
             fail_msg("round %d has other parameters", (int)request.round);
+        forget_behind(h.kept);
         check("rollback");
-    } else if (status != STATUS_INVALID || !strstr(err.msg, "possible are")) {
+    } else if (status != STATUS_INVALID ||
+               (!strstr(err.msg, "possible are") && !strstr(err.msg, "nothing that can be taken back"))) {
         fail_msg("rollback to %d of %d: %s", (int)request.round, (int)before, err.msg);
     }
     history_finish(&h);
@@ -103,8 +110,7 @@ static void exclude(void)
     for (int i = 0; i < CAUSES && !known; i++) known = strstr(err.msg, good[i]) != NULL;
     if (!known) fail_msg("exclude %s since %d of %d: %s", name, (int)request.round, (int)before, err.msg);
     if (status == STATUS_OK) {
-        for (int r = 0; r < ROUNDS_MAX; r++)
-            if ((uint64_t)r > h.kept) hashes[r] = 0;
+        forget_behind(h.kept);
         check("exclude");
     }
     history_finish(&h);
