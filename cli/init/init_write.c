@@ -128,8 +128,11 @@ static void other_machine(FILE *out, const struct init_answers *a, uint32_t i)
     snprintf(name, sizeof name, "machine-%u", i + 2);
     const char *at = host ? strchr(host, '@') : NULL;
     if (!host) {
-        fprintf(out, "\n# Machine %u. Copy the folder %s to it, and the last line of run/address as the file join.\n",
-                i + 2, data);
+        fprintf(
+            out,
+            "\n# Machine %u. Copy the folder %s to it, and the last line of run/address, a secret, as the file join "
+            "(mode 0600).\n",
+            i + 2, data);
         worker(out, "", "join", name, "data");
         return;
     }
@@ -161,7 +164,7 @@ void init_commands(const struct init_answers *a, const char *dir, FILE *out)
     go_to(out, dir);
     prepare(out, a);
     fputs("    atoll-coordinator run.yaml --dir run\n", out);
-    fputs("\n# Machine 1, a second terminal: it trains, too.\n", out);
+    fputs("\n# Machine 1, a second terminal, when the coordinator listens: it trains, too.\n", out);
     go_to(out, dir);
     worker(out, "", "run", "machine-1", data);
     if (a->names[0]) {
