@@ -155,9 +155,9 @@ void init_commands(const struct init_answers *a, const char *dir, FILE *out)
         go_to(out, dir);
         prepare(out, a);
         fprintf(out, "    atoll launch run.yaml --workers %u --dir run --train.threads=%u\n", a->workers, a->threads);
-        fputs("\n# In another terminal, there: what the run does, and its model.\n"
-              "    atoll status run --watch\n",
-              out);
+        fputs("\n# In another terminal: what the run does; the same in a browser.\n", out);
+        go_to(out, dir);
+        fputs("    atoll status run --watch\n    atoll page run\n", out);
         return;
     }
     fputs("\n# Machine 1, this one: the coordinator.\n", out);
@@ -172,7 +172,9 @@ void init_commands(const struct init_answers *a, const char *dir, FILE *out)
         go_to(out, dir);
     }
     for (uint32_t i = 0; i + 1 < a->machines; i++) other_machine(out, a, i);
-    fputs("\n# Machine 1, at any time: what the run does or waits for.\n    atoll status run --watch\n", out);
+    fputs("\n# Machine 1, at any time: what the run does or waits for; the same in a browser.\n", out);
+    go_to(out, dir);
+    fputs("    atoll status run --watch\n    atoll page run\n", out);
 }
 
 void init_script_commands(const struct init_answers *a, const struct init_given *given, FILE *out)
