@@ -50,6 +50,7 @@ enum status take_run_back(const char *path, const struct take_back_request *requ
         struct history_request history = request->history;
         const struct history_watch watch = {show, &progress};
         history.watch = &watch;
+        history.min_workers = stopped_run_min_workers(&stopped);
         progress_begin(&progress, PATIENCE_US);
         status = history_plan(&h, &history, store, err);
         if (status == STATUS_OK) status = exchange(stopped.dir, request, &h, store, &progress, err);

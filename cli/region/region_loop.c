@@ -47,6 +47,13 @@ static void begin(struct region_loop *r, uint64_t now_us)
     if (r->training) r->ended = !r->port.event(r->port.ctx, &event);
 }
 
+/* Upstream has no more updates, and they do not lead to the region's parameters: the engine says why. */
+static void refuse(struct region_loop *r)
+{
+    const struct engine_upstream event = {.kind = UPSTREAM_GRANT, .grant = outer_loop_assignment(r->loop)};
+    r->ended = !r->port.event(r->port.ctx, &event);
+}
+
 /* A round that was assigned again may have fewer samples than the region's deltas: upstream takes no more tokens. */
 static uint64_t tokens_of(const struct region_loop *r, const struct msg_assign *task, const struct delta_sum *sum)
 {
@@ -100,6 +107,7 @@ void region_loop_turn(struct region_loop *r, uint64_t now_us)
     enum outer_want want = outer_loop_want(r->loop);
     if (want != OUTER_TRAIN) r->training = false; /* revoked */
     if (!r->ended && want == OUTER_TRAIN && !r->training && synced(r)) begin(r, now_us);
+    if (!r->ended && want == OUTER_TRAIN && !synced(r)) refuse(r);
     if (!r->ended && r->training) deliver(r, now_us);
     if (want != OUTER_EVAL) r->evaluating = false;
     if (!r->ended && want == OUTER_EVAL && synced(r)) evaluate(r, now_us);

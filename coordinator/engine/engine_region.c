@@ -93,6 +93,12 @@ static enum status take_grant(struct engine *e, const struct msg_assign *m, stru
 {
     const struct round *r = &e->ledger.round;
     assert(engine_serves(e));
+    if (m->round < r->round) /* upstream assigns only its newest round, to a worker that has all of its updates */
+        return err_set(
+            err, STATUS_STATE,
+            "the run upstream is at round %llu, and this region has %llu rounds of it: it was taken back, or "
+            "it is an older copy; start this region with another --dir",
+            (unsigned long long)m->round, (unsigned long long)r->round);
     if (m->round != r->round || r->region.sealed) return STATUS_OK;
     if (r->region.granted == m->round + 1 && lease_holds(&r->leases, m->ranges, m->n_ranges)) return STATUS_OK;
     struct round_upstream grant = {.round = m->round,

@@ -30,7 +30,7 @@ struct past {
 };
 
 /* Lists what is there. NOTFOUND: no undamaged checkpoint. */
-enum status past_open(struct past *p, struct store *store, const struct history_watch *watch,
+enum status past_open(struct past *p, struct store *store, uint32_t min_workers, const struct history_watch *watch,
                       struct err *err) MUST_CHECK;
 void past_close(struct past *p);
 /* Loads a checkpoint into the ledger, whose deltas are in `deltas` (a store with the same segments). */

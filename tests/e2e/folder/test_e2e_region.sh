@@ -80,3 +80,30 @@ grep -q "train.max_steps belongs to the run upstream" other.log || fail "$(<othe
 ! "$BIN/atoll-coordinator" --dir west >other.log 2>&1 || fail "a region started without --upstream"
 grep -q "is the folder of a region: give --upstream" other.log || fail "$(<other.log)"
 echo "runs that no region can serve are refused in one line"
+
+# The run upstream is taken back: a region that is ahead of it ends with one line, instead of a wait for ever.
+write_config run.yaml train.max_steps=100000 train.eval_every=0 checkpoint.keep=0
+ahead_start() {
+    start back.log "$BIN/atoll-coordinator" run.yaml --dir back "${overrides[@]}"
+    upstream=$pid
+    until_true 20 "the coordinator" grep -q 'listening on' back.log
+    start ahead.log "$BIN/atoll-coordinator" --upstream back --dir ahead --coordinator.listen="tcp://127.0.0.1:*"
+    region=$pid
+    until_true 30 "the region" grep -q 'listening on' ahead.log
+    workers=()
+    worker_start ahead ahead-1
+}
+ahead_start
+until_true 60 "round 8" rounds_reach 8 back
+for id in "$region" "${workers[0]}" "$upstream"; do
+    kill -TERM "$id"
+    finish "$id" 30 75 "a process of the run that is taken back"
+done
+"$BIN/atoll" rollback back --to 4 >/dev/null || fail "rollback"
+: >back.log
+: >ahead.log
+ahead_start
+finish "$region" 30 1 "a region that is ahead of its run"
+grep -qE '^atoll: the run upstream is at round [0-9]+, and this region has [0-9]+ rounds of it: it was taken back' ahead.log ||
+    fail "the region says: $(<ahead.log)"
+echo "a region of a run that was taken back says so"

@@ -117,7 +117,9 @@ enum status try_take_back(const char *run, const struct history_request *request
     err = (struct err){0};
     enum status status = store_disk_open(&store, at(run), &err);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
-    status = history_plan(h, request, store, &err);
+    struct history_request of_run = *request;
+    of_run.min_workers = WORKERS;
+    status = history_plan(h, &of_run, store, &err);
     if (status == STATUS_OK) {
         status = take_back_prepare(at(run), h, store, &err);
         if (status == STATUS_OK) status = take_back_commit(at(run), suffix, sizeof suffix, &err);
@@ -137,7 +139,7 @@ void audit(const char *run, struct audit *a)
     struct store *store;
     err = (struct err){0};
     assert_int_equal(store_disk_open_read(&store, at(run), &err), STATUS_OK);
-    if (audit_run(a, store, NULL, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (audit_run(a, store, WORKERS, NULL, &err) != STATUS_OK) fail_msg("%s", err.msg);
     store->ops->close(store);
 }
 

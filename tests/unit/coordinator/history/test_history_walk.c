@@ -69,6 +69,15 @@ static void forget_behind(uint64_t round)
     for (uint64_t r = round + 1; r < ROUNDS_MAX; r++) hashes[r] = 0;
 }
 
+/* A refusal that names what is possible must not refuse it. */
+static void check_refusal(uint64_t round)
+{
+    unsigned long long first, last;
+    const char *range = strstr(err.msg, "possible are");
+    if (range && sscanf(range, "possible are %llu to %llu", &first, &last) == 2 && round >= first && round <= last)
+        fail_msg("round %d: %s", (int)round, err.msg);
+}
+
 static void roll_back(void)
 {
     struct history h;
@@ -86,6 +95,8 @@ static void roll_back(void)
     } else if (status != STATUS_INVALID ||
                (!strstr(err.msg, "possible are") && !strstr(err.msg, "nothing that can be taken back"))) {
         fail_msg("rollback to %d of %d: %s", (int)request.round, (int)before, err.msg);
+    } else {
+        check_refusal(request.round);
     }
     history_finish(&h);
     open_with_workers();
@@ -108,6 +119,7 @@ static void exclude(void)
                                              "nothing that can be taken"};
     bool known = status == STATUS_OK;
     for (int i = 0; i < CAUSES && !known; i++) known = strstr(err.msg, good[i]) != NULL;
+    if (status != STATUS_OK && request.round) check_refusal(request.round);
     if (!known) fail_msg("exclude %s since %d of %d: %s", name, (int)request.round, (int)before, err.msg);
     if (status == STATUS_OK) {
         forget_behind(h.kept);
