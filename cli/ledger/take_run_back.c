@@ -6,6 +6,7 @@
 #include "coordinator/ledger/history/take_back.h"
 #include "coordinator/ledger/store_disk.h"
 #include "coordinator/run_folder.h"
+#include "coordinator/settings.h"
 
 enum { PATIENCE_US = 500000 };
 
@@ -50,6 +51,7 @@ enum status take_run_back(const char *path, const struct take_back_request *requ
         struct history_request history = request->history;
         const struct history_watch watch = {show, &progress};
         history.watch = &watch;
+        history.min_workers = settings_begun_workers(stopped.dir);
         progress_begin(&progress, PATIENCE_US);
         status = history_plan(&h, &history, store, err);
         if (status == STATUS_OK) status = exchange(stopped.dir, request, &h, store, &progress, err);

@@ -180,13 +180,14 @@ static enum status check_all(struct work *w, struct err *err)
     return STATUS_OK;
 }
 
-enum status audit_run(struct audit *a, struct store *store, const struct history_watch *watch, struct err *err)
+enum status audit_run(struct audit *a, struct store *store, uint32_t min_workers, const struct history_watch *watch,
+                      struct err *err)
 {
     struct work w = {.a = a};
     *a = (struct audit){0};
     w.named = mem_alloc(WIRE_NAMED_MAX, sizeof *w.named);
     if (!w.named) return err_set(err, STATUS_NOMEM, "no memory to read the journal");
-    enum status status = past_open(&w.past, store, watch, err);
+    enum status status = past_open(&w.past, store, min_workers, watch, err);
     if (status == STATUS_OK) {
         a->from = w.past.checkpoints[0].round;
         status = check_all(&w, err);

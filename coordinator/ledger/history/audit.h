@@ -23,8 +23,8 @@ struct audit {
     char what[1200]; /* the first difference: one line */
 };
 
-/* OK also if something differs: a->wrong. NOTFOUND: the run has no checkpoint. */
-enum status audit_run(struct audit *a, struct store *store, const struct history_watch *watch,
+/* OK also if something differs: a->wrong. NOTFOUND: the run has no checkpoint. min_workers: as of history_request. */
+enum status audit_run(struct audit *a, struct store *store, uint32_t min_workers, const struct history_watch *watch,
                       struct err *err) MUST_CHECK;
 
 #endif

@@ -245,7 +245,7 @@ enum status history_plan(struct history *h, const struct history_request *reques
     if (request->exclude) s.want = request->round ? request->round - 1 : UINT64_MAX;
     s.named = mem_alloc(WIRE_NAMED_MAX, sizeof *s.named);
     if (!s.named) return err_set(err, STATUS_NOMEM, "no memory to read the journal");
-    enum status status = past_open(&p, store, request->watch, err);
+    enum status status = past_open(&p, store, request->min_workers, request->watch, err);
     if (status == STATUS_OK) status = find(&s, &p, err);
     past_close(&p);
     mem_free(s.named);

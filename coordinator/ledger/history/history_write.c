@@ -286,7 +286,7 @@ static enum status follow_old(struct rewrite *w, struct past *old, struct store 
     w->payload = mem_alloc(1, w->payload_cap);
     if (!w->values || !w->payload) return err_set(err, STATUS_NOMEM, "no memory for the deltas of the old history");
     w->old = old;
-    TRY(past_open(old, from, NULL, err));
+    TRY(past_open(old, from, w->h->request.min_workers, NULL, err));
     base = past_before(old, w->h->base);
     TRY(past_load(old, base, from, err));
     return past_read(old, (struct journal_ref){base->segment, JOURNAL_SEGMENT_HEADER}, w->h->cut, replay_visit,
@@ -359,7 +359,7 @@ enum status history_write(struct history *h, struct store *from, struct store *t
 {
     struct past p;
     struct ledger *l = &p.ledger;
-    enum status status = past_open(&p, from, h->request.watch, err);
+    enum status status = past_open(&p, from, h->request.min_workers, h->request.watch, err);
     if (status == STATUS_OK) status = go_to_cut(h, &p, to, err);
     if (status == STATUS_OK) status = write_taken(h, l, time_s, err);
     if (status == STATUS_OK && h->request.exclude) status = rewrite(h, &p, from, err);

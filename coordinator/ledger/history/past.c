@@ -27,13 +27,15 @@ static enum status look_at_checkpoints(struct past *p, struct err *err)
     return status;
 }
 
-enum status past_open(struct past *p, struct store *store, const struct history_watch *watch, struct err *err)
+enum status past_open(struct past *p, struct store *store, uint32_t min_workers, const struct history_watch *watch,
+                      struct err *err)
 {
     struct config_sources sources;
     *p = (struct past){.store = store, .watch = watch};
     p->config = mem_alloc(1, sizeof *p->config);
     if (!p->config) return err_set(err, STATUS_NOMEM, "no memory to read the journal");
     config_defaults(p->config, &sources);
+    if (min_workers) p->config->coordinator.min_workers = min_workers; /* checkpoints hold no key of a coordinator */
     TRY(store_list(store, store->ops->segment_list, &p->segments, &p->n_segments, err));
     return look_at_checkpoints(p, err);
 }

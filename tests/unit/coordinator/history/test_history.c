@@ -129,10 +129,12 @@ static enum status try_take_back(const char *run, const struct history_request *
 {
     struct store *store;
     char suffix[64];
+    struct history_request whole = *request;
+    whole.min_workers = WORKERS;
     err = (struct err){0};
     enum status status = store_disk_open(&store, at(run), &err);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
-    status = history_plan(h, request, store, &err);
+    status = history_plan(h, &whole, store, &err);
     if (status == STATUS_OK) {
         status = take_back_prepare(at(run), h, store, &err);
         if (status == STATUS_OK) status = take_back_commit(at(run), suffix, sizeof suffix, &err);
@@ -152,7 +154,7 @@ static void audit(const char *run, struct audit *a)
     struct store *store;
     err = (struct err){0};
     assert_int_equal(store_disk_open_read(&store, at(run), &err), STATUS_OK);
-    if (audit_run(a, store, NULL, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (audit_run(a, store, WORKERS, NULL, &err) != STATUS_OK) fail_msg("%s", err.msg);
     store->ops->close(store);
 }
 
@@ -416,6 +418,26 @@ TEST(test_exclude_moves_the_versions_of_an_async_run)
     if (rig_theta_hash(&rig) != theta) fail_msg("other parameters than without the worker");
     close_run();
     remove_run("without");
+}
+
+/* A round of an async run is the work of min_workers, a number that stands in no checkpoint. */
+TEST(test_rollback_of_an_async_run_counts_its_rounds)
+{
+    struct history h;
+    const char *const *settings = settings_of((const char *const[]){
+        "train.method=async", "outer.grace=0", "coordinator.quorum=all", "train.max_steps=60", NULL});
+    play_run("whole", settings, ROUNDS, WORKERS);
+    const uint64_t before = rounds();
+    close_run();
+    take_back("whole", &(struct history_request){.round = 4}, &h);
+    assert_int_equal(h.before, before);
+    assert_int_equal(h.rounds, 4);
+    history_finish(&h);
+    check_audit("whole", 4);
+    open_run("whole", settings);
+    assert_int_equal(rounds(), 4);
+    close_run();
+    remove_run("whole");
 }
 
 /* --- audit -------------------------------------------------------------------------------------------------------- */

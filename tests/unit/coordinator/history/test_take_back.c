@@ -110,7 +110,7 @@ static bool start(const char *run, const char *what)
     if (run_dir_lock(run, &lock, &err) != STATUS_OK) fail_msg("%s: %s", what, err.msg);
     check_names(run, what);
     if (store_disk_open(&store, run, &err) != STATUS_OK) fail_msg("%s: %s", what, err.msg);
-    if (audit_run(&a, store, NULL, &err) != STATUS_OK) fail_msg("%s: %s", what, err.msg);
+    if (audit_run(&a, store, 0, NULL, &err) != STATUS_OK) fail_msg("%s: %s", what, err.msg);
     if (a.wrong) fail_msg("%s: %s", what, a.what);
     if (rig_open_on(&rig, settings, store, &err) != STATUS_OK) fail_msg("%s: %s", what, err.msg);
     log_set_sink(quiet, NULL);
