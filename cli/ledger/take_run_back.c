@@ -3,6 +3,7 @@
 #include "cli/ledger/metrics_cut.h"
 #include "cli/ledger/stopped_run.h"
 #include "cli/progress.h"
+#include "common/base/text.h"
 #include "coordinator/ledger/history/take_back.h"
 #include "coordinator/ledger/store_disk.h"
 #include "coordinator/run_folder.h"
@@ -21,6 +22,15 @@ static enum status write_metrics(const char *run, const struct history *h, struc
     TRY(run_folder_path(from, sizeof from, run, "metrics.jsonl", err));
     TRY(run_folder_path(to, sizeof to, run, "metrics.jsonl" STORE_NEXT, err));
     return metrics_cut(from, to, h, err);
+}
+
+void take_back_print_next(const char *run)
+{
+    const char *program = run_folder_has(run, "launch.lock") ? "atoll launch" : "atoll-coordinator";
+    text_print(stdout,
+               "Continue the run with: %s --dir %s\n"
+               "Workers whose state belongs to the old rounds load a snapshot, and begin with fresh moments.\n",
+               program, run);
 }
 
 static enum status exchange(const char *run, const struct take_back_request *request, struct history *h,
