@@ -50,7 +50,7 @@ def open_files(pid: int) -> list[str]:
 
 class Forks(RunTest):
     def child_of(self, name: str) -> int:
-        return int(self.log(name).split("child ")[1].split()[0])
+        return int(re.findall(r"^child (\d+)$", self.log(name), re.M)[0])  # Python may warn of `child = os.fork()`
 
     def holds(self, pid: int) -> tuple[int, int]:
         """The number of TCP connections and of lock files that a process has open."""
@@ -61,7 +61,7 @@ class Forks(RunTest):
         """kill -9 of the script: the same command is the same worker at once, although its child lives."""
         coordinator = self.start_coordinator(train={"max_steps": 12, "sync_every": 3})
         first = self.start_script(FORKING, "w", str(self.run_dir), "0.2")
-        self.wait_for(30, "the child", lambda: re.search(r"child \d+\n", self.log("w")))
+        self.wait_for(30, "the child", lambda: re.search(r"^child \d+\n", self.log("w"), re.M))
         child = self.child_of("w")
         self.addCleanup(os.kill, child, signal.SIGKILL)
         tcp, locks = self.holds(first.pid)
