@@ -130,10 +130,10 @@ static enum status try_take_back(const char *run, const struct history_request *
     struct store *store;
     char suffix[64];
     struct history_request whole = *request;
-    whole.min_workers = WORKERS;
     err = (struct err){0};
     enum status status = store_disk_open(&store, at(run), &err);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
+    whole.min_workers = WORKERS;
     status = history_plan(h, &whole, store, &err);
     if (status == STATUS_OK) {
         status = take_back_prepare(at(run), h, store, &err);
@@ -388,7 +388,6 @@ TEST(test_exclude_refuses_the_only_worker_of_a_round)
 
 static const char *const async_settings[] = {"train.method=async", "outer.grace=0", "coordinator.quorum=all",
                                              "train.max_steps=60", NULL};
-
 /* Updates that only the excluded worker made have no place in the new history; the versions of the others move. */
 TEST(test_exclude_moves_the_versions_of_an_async_run)
 {
@@ -422,12 +421,10 @@ TEST(test_exclude_moves_the_versions_of_an_async_run)
     remove_run("without");
 }
 
-/* A round of an async run is the work of min_workers, a number that stands in no checkpoint. */
 TEST(test_rollback_of_an_async_run_counts_its_rounds)
 {
     struct history h;
-    const char *const *settings = settings_of(async_settings);
-    play_run("whole", settings, ROUNDS, WORKERS);
+    play_run("whole", settings_of(async_settings), ROUNDS, WORKERS);
     const uint64_t before = rounds();
     close_run();
     take_back("whole", &(struct history_request){.round = 4}, &h);
