@@ -179,9 +179,14 @@ void init_commands(const struct init_answers *a, const char *dir, FILE *out)
 
 void init_script_commands(const struct init_answers *a, const struct init_given *given, FILE *out)
 {
+    fputs("# Three lines make a script a worker (docs/your-loop.md; Trainer: docs/huggingface.md):\n\n"
+          "    run = atoll.launch(\"runs/mine\", max_steps=3000, every=30, batch_size=16",
+          out);
+    if (a->machines > 1) fprintf(out, ", workers=%u", a->machines);
+    if (a->hours > 0) fprintf(out, ", run_max_hours=%.3g", a->hours);
+    if (a->gb > 0) fprintf(out, ", run_max_gb=%.3g", a->gb);
     fprintf(out,
-            "# Three lines make a script a worker (docs/your-loop.md; Trainer: docs/huggingface.md):\n\n"
-            "    run = atoll.launch(\"runs/mine\", max_steps=3000, every=30, batch_size=16)\n"
+            ")\n"
             "    with atoll.Worker(model, optimizer, join=run) as worker:\n"
             "        for batch in atoll.batches(dataset, worker, batch_size=16):\n"
             "            ...  # the loop as before\n\n"
@@ -196,10 +201,11 @@ void init_script_commands(const struct init_answers *a, const struct init_given 
                     "    ssh %s python -m atoll.join join %s\n",
                     i + 2, a->names[i], a->names[i], a->names[i], given->model);
         else
-            fprintf(
-                out,
-                "\n# Machine %u. Copy the script, its data, and the last line of runs/mine/address as the file join.\n"
-                "    python -m atoll.join join %s\n",
-                i + 2, given->model);
+            fprintf(out,
+                    "\n# Machine %u. Copy the script, its data, and the last line of runs/mine/address, a secret, as "
+                    "the file join "
+                    "(mode 0600).\n"
+                    "    python -m atoll.join join %s\n",
+                    i + 2, given->model);
     }
 }

@@ -54,7 +54,13 @@ node_start a
 until_true 20 "the region" test -s region/address
 start b.log "$BIN/atoll-worker" --join region --dir b --name b --data.train="$WORK/data/train_*.bin"
 b=$pid
+start follow.log "$BIN/atoll" follow run newest --every 1000000
+follower=$pid
 finish "${node_pid[coordinator]}" 60 75 "the coordinator"
+finish "$follower" 10 75 "a follower"
+[[ $(json get newest/atoll.json round) == "$(rounds_done run)" ]] || fail "a follower lacks the last model: $(<follow.log)"
+grep -qE "^atoll: stopped after round [0-9]+: run.max_hours .*; newest holds round $(rounds_done run), and the same" follow.log ||
+    fail "a follower says: $(<follow.log)"
 finish "${node_pid[a]}" 10 75 "a worker"
 finish "$region" 10 75 "the region"
 finish "$b" 10 75 "a worker of the region"

@@ -52,6 +52,7 @@ class InitTest(InitCase):
         (self.dir / "train.py").write_text("")
         done = self.init("--model=train.py", "--machines=2")
         self.assertIn('run = atoll.launch("runs/mine"', done.stdout)
+        self.assertIn(", workers=2, run_max_hours=1)", done.stdout)
         self.assertIn("\n    python train.py\n", done.stdout)
         self.assertIn("\n    python -m atoll.join join train.py\n", done.stdout)
         self.assertFalse((self.dir / "run.yaml").exists())
