@@ -82,6 +82,12 @@ void settings_keep_budget(struct config *config, const char *run_dir)
     json_decref(round);
 }
 
+uint32_t settings_begun_workers(const char *run_dir)
+{
+    struct config begun;
+    return read_begun(&begun, run_dir) ? begun.coordinator.min_workers : 0;
+}
+
 static enum status read_init(const struct config_resolve *r, const char *run_dir)
 {
     const char *folder = r->config->model.init_from;

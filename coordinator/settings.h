@@ -24,6 +24,8 @@ enum status settings_find(const struct options *options, const char *run_dir, ch
 /* The budget of an async run is train.max_steps x coordinator.min_workers inner steps. A run that has begun keeps the
  * number of its first start, from its config.yaml; another one is logged. */
 void settings_keep_budget(struct config *config, const char *run_dir);
+/* That number: coordinator.min_workers of a run that has begun; 0: unknown. */
+uint32_t settings_begun_workers(const char *run_dir);
 
 /* Logs a scaled learning rate, settings that are allowed but probably unintended, and settings without effect. Only one
  * program of a run calls it, because workers get the coordinator's configuration. */

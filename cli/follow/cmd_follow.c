@@ -27,7 +27,7 @@
 #include "coordinator/run_folder.h"
 #include "wire/join_target.h"
 
-enum { POLL_US = 1000000, WAIT_TEXT = 600 };
+enum { POLL_US = 1000000, WAIT_TEXT = 600, LAST_SAVE_POLLS = 60 };
 
 struct follow {
     struct join_target target;
@@ -342,6 +342,18 @@ static bool passes(struct follow *f, enum status status, struct err *err)
     return true;
 }
 
+/* The budget is used up: the coordinator of this folder writes its last checkpoint, and ends. */
+static enum status take_last(struct follow *f, struct err *err)
+{
+    const char *run = f->target.run_dir;
+    follow_link_close(&f->link);
+    for (int i = 0; i < LAST_SAVE_POLLS && run_folder_locked(run, "lock"); i++) {
+        TRY(interrupt_check(err));
+        usleep(POLL_US);
+    }
+    return take_checkpoint(f, true, err);
+}
+
 static enum status turn(struct follow *f, bool *done_p, struct err *err)
 {
     struct transport_address address;
@@ -352,6 +364,11 @@ static enum status turn(struct follow *f, bool *done_p, struct err *err)
     }
     enum status status = look(f, &address, done_p, err);
     explicit_bzero(&address, sizeof address);
+    if (status == STATUS_SPENT && f->target.run_dir[0]) {
+        struct err spent = *err;
+        TRY(take_last(f, err));
+        *err = spent;
+    }
     return passes(f, status, err) ? STATUS_OK : status;
 }
 
@@ -388,9 +405,12 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     follow_link_close(&f.link);
     follow_model_finish(&f.model);
     if (f.files[0] && dir_remove_flat(f.files, NULL) != STATUS_OK) log_warn("cannot remove %s", f.files);
-    if (status == STATUS_INTERRUPTED && f.out.written)
-        err_set(err, status, "stopped: %.300s holds round %" PRIu64 ", and the same command continues", f.out.path,
+    if ((status == STATUS_INTERRUPTED || status == STATUS_SPENT) && f.out.written) {
+        struct err why = *err;
+        err_set(err, status, "%.300s%s%.300s holds round %" PRIu64 ", and the same command continues",
+                status == STATUS_SPENT ? why.msg : "stopped", status == STATUS_SPENT ? "; " : ": ", f.out.path,
                 f.out.label.round);
+    }
     return status;
 }
 

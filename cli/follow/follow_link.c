@@ -59,6 +59,8 @@ static enum status receive(struct follow_link *l, uint64_t timeout_us, struct ms
         return STATUS_AGAIN;
     }
     TRY(msg_decode(m, data, size, err));
+    if (m->type == MSG_REFUSE && m->refuse.code == REFUSE_SPENT)
+        return err_set(err, STATUS_SPENT, "%s", m->refuse.text);
     if (m->type == MSG_REFUSE) return err_set(err, STATUS_REFUSED, "the coordinator refused: %s", m->refuse.text);
     return STATUS_OK;
 }

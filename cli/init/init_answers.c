@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <wordexp.h>
 
 #include "cli/init/init.h"
 #include "cli/link/link_probe.h"
@@ -64,6 +65,8 @@ static enum status read_meta(struct init_answers *a, struct err *err)
 static enum status take_data(struct init_answers *a, const struct init_given *given, struct err *err)
 {
     struct stat st;
+    a->n_files = 0;
+    a->tokens = 0;
     for (size_t i = 0; i < given->data.n; i++) {
         char path[FILEIO_PATH_MAX];
         TRY(absolute(given->data.texts[i], path, err));
@@ -112,6 +115,7 @@ static enum status take_model(struct init_answers *a, const char *text, struct e
 static enum status take_machines(struct init_answers *a, const char *text, struct err *err)
 {
     uint64_t n;
+    memset(a->names, 0, sizeof a->names);
     if (number_whole(text, &n)) {
         if (!n || n > PLAN_WORKERS_MAX)
             return err_set(err, STATUS_INVALID, "--machines is %.20s: give 1 to %d", text, PLAN_WORKERS_MAX);
@@ -165,6 +169,7 @@ static enum status take_budget(struct init_answers *a, const char *text, struct 
         double hours, gb;
     } units[] = {{"min", 1.0 / 60, 0}, {"h", 1, 0}, {"d", 24, 0}, {"MB", 0, 1e-3}, {"GB", 0, 1}, {"TB", 0, 1e3}};
     char words[128], *save;
+    a->hours = a->gb = 0;
     if (!strcmp(text, "none")) return STATUS_OK;
     if ((size_t)snprintf(words, sizeof words, "%s", text) >= sizeof words) return wrong_budget(text, err);
     for (char *word = strtok_r(words, ", ", &save); word; word = strtok_r(NULL, ", ", &save)) {
@@ -185,14 +190,16 @@ static enum status take_budget(struct init_answers *a, const char *text, struct 
 struct asking {
     bool terminal;
     char lines[5][LINE_MAX_BYTES]; /* what was typed; flags borrow from argv */
-    int n;
-    char taken[512]; /* defaults that were taken without a question */
+    int n;                         /* of the question */
+    char taken[512];               /* defaults that were taken without a question */
+    wordexp_t words;               /* of the line about data, if `split` */
+    bool split;
 };
 
 /* One line of the terminal; an empty one is the default. INTERRUPTED: the input ended. */
 static enum status ask(struct asking *q, const char *question, const char *preset, const char **out, struct err *err)
 {
-    char *line = q->lines[q->n++];
+    char *line = q->lines[q->n];
     if (preset)
         text_print(stderr, "%s [%s]: ", question, preset);
     else
@@ -204,29 +211,74 @@ static enum status ask(struct asking *q, const char *question, const char *prese
     return STATUS_OK;
 }
 
-/* Sets *out if it is NULL. name: of the flag, "machines". */
-static enum status need(struct asking *q, const char *name, const char *question, const char *preset, const char **out,
-                        struct err *err)
+/* True: the failure was a wrong answer. Says why, and the question comes again. */
+static bool asks_again(enum status status, struct err *err)
 {
-    if (*out) return STATUS_OK;
-    if (q->terminal) return ask(q, question, preset, out, err);
-    text_add(q->taken, sizeof q->taken, "%s--%s %s", q->taken[0] ? ", " : "", name, preset);
-    *out = preset;
+    if (status == STATUS_OK || status == STATUS_INTERRUPTED || status == STATUS_NOMEM) return false;
+    text_print(stderr, "%s\n", err->msg);
+    *err = (struct err){0};
+    return true;
+}
+
+typedef enum status take_fn(struct init_answers *a, const char *text, struct err *err);
+
+/* Takes *given, or sets it if it is NULL: by a question at a terminal, until the answer is right, or by the preset.
+ * name: of the flag, "machines". */
+static enum status need(struct asking *q, struct init_answers *a, const char *name, const char *question,
+                        const char *preset, const char **given, take_fn *take, struct err *err)
+{
+    if (*given) return take(a, *given, err);
+    if (!q->terminal) {
+        text_add(q->taken, sizeof q->taken, "%s--%s %s", q->taken[0] ? ", " : "", name, preset);
+        return take(a, *given = preset, err);
+    }
+    for (enum status status;;) {
+        TRY(ask(q, question, preset, given, err));
+        status = take(a, *given, err);
+        if (asks_again(status, err)) continue;
+        q->n++;
+        return status;
+    }
+}
+
+/* The paths of a line, as a shell reads them: quotes, ~ and *. A line that is a path itself is one. */
+static enum status split_paths(struct asking *q, const char *line, struct option_texts *out, struct err *err)
+{
+    if (file_exists(line)) {
+        out->texts[out->n++] = line;
+        return STATUS_OK;
+    }
+    if (wordexp(line, &q->words, WRDE_NOCMD | WRDE_UNDEF | (q->split ? WRDE_REUSE : 0)))
+        return err_set(err, STATUS_INVALID, "cannot read '%.300s' as paths: put quotes around names with spaces", line);
+    q->split = true;
+    if (q->words.we_wordc > INIT_FILES_MAX)
+        return err_set(err, STATUS_INVALID, "%zu files are more than %d: put them into one with cat", q->words.we_wordc,
+                       INIT_FILES_MAX);
+    for (size_t i = 0; i < q->words.we_wordc; i++) out->texts[out->n++] = q->words.we_wordv[i];
     return STATUS_OK;
 }
 
-static enum status need_data(struct asking *q, struct init_given *given, struct err *err)
+static enum status ask_data(struct asking *q, struct init_given *given, struct err *err)
 {
     const char *line = NULL;
-    if (given->data.n) return STATUS_OK;
+    given->data.n = 0;
+    TRY(ask(q, "1. Data: text files, or a folder that atoll prepare made", NULL, &line, err));
+    return line ? split_paths(q, line, &given->data, err)
+                : err_set(err, STATUS_INVALID, "no data: give text files, or a folder that atoll prepare made");
+}
+
+static enum status need_data(struct asking *q, struct init_answers *a, struct init_given *given, struct err *err)
+{
+    if (given->data.n) return take_data(a, given, err);
     if (!q->terminal)
         return err_set(err, STATUS_INVALID, "--data is missing: give text files, or a folder that atoll prepare made");
-    TRY(ask(q, "1. Data: text files, or a folder that atoll prepare made", NULL, &line, err));
-    if (!line) return err_set(err, STATUS_INVALID, "no data: give text files, or a folder that atoll prepare made");
-    for (char *save, *word = strtok_r((char *)(uintptr_t)line, " ", &save); word && given->data.n < INIT_FILES_MAX;
-         word = strtok_r(NULL, " ", &save))
-        given->data.texts[given->data.n++] = word;
-    return STATUS_OK;
+    for (enum status status;;) {
+        status = ask_data(q, given, err);
+        if (status == STATUS_OK) status = take_data(a, given, err);
+        if (asks_again(status, err)) continue;
+        q->n++;
+        return status;
+    }
 }
 
 enum status init_ask(struct init_answers *a, struct init_given *given, struct err *err)
@@ -237,26 +289,24 @@ enum status init_ask(struct init_answers *a, struct init_given *given, struct er
     if (!given->port || given->port > PORT_MOST)
         return err_set(err, STATUS_INVALID, "--port is %llu: give 1 to %d", (unsigned long long)given->port, PORT_MOST);
     bool script = given->model && strlen(given->model) > 3 && !strcmp(given->model + strlen(given->model) - 3, ".py");
-    if (!script) TRY(need_data(&q, given, err));
-    TRY(take_data(a, given, err));
-    TRY(need(&q, "model",
+    TRY(script && !given->data.n ? take_data(a, given, err) : need_data(&q, a, given, err));
+    TRY(need(&q, a, "model",
              "2. Model: tiny (0.8 M parameters), small (10.7 M), gpt2 (124 M, for GPUs), a Hugging Face folder or a "
              "PyTorch script",
-             "tiny", &given->model, err));
-    TRY(take_model(a, given->model, err));
-    TRY(need(&q, "machines", "3. Machines that train, this one included; or the ssh names of the others: box1,box2",
-             "2", &given->machines, err));
-    TRY(take_machines(a, given->machines, err));
+             "tiny", &given->model, take_model, err));
+    TRY(need(&q, a, "machines", "3. Machines that train, this one included; or the ssh names of the others: box1,box2",
+             "2", &given->machines, take_machines, err));
     a->workers = a->machines > 1 ? a->machines : LOCAL_WORKERS;
     int cores = pool_cores(THREADS_MAX);
     a->threads = (uint32_t)(a->machines > 1 || cores < LOCAL_WORKERS ? cores : cores / LOCAL_WORKERS);
     if (a->machines > 1 && a->model != INIT_SCRIPT)
-        TRY(need(&q, "link",
+        TRY(need(&q, a, "link",
                  "4. Link between them: a SPEC, or a join line (its file) of a running coordinator to measure",
-                 default_link, &given->link, err));
-    TRY(take_link(a, a->machines > 1 && given->link ? given->link : "none", err));
-    TRY(need(&q, "budget", "5. Budget: hours, traffic or both: 2h, 10GB, none", default_budget, &given->budget, err));
-    TRY(take_budget(a, given->budget, err));
+                 default_link, &given->link, take_link, err));
+    else
+        TRY(take_link(a, a->machines > 1 && given->link ? given->link : "none", err));
+    TRY(need(&q, a, "budget", "5. Budget: hours, traffic or both: 2h, 10GB, none", default_budget, &given->budget,
+             take_budget, err));
     if (q.taken[0]) text_print(stderr, "taken without a question: %s\n", q.taken);
     return STATUS_OK;
 }

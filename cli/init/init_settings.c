@@ -219,7 +219,7 @@ static void put_budget(struct init_settings *s, const struct init_answers *a)
     static struct config_sources sources;
     config_defaults(&config, &sources);
     if (a->hours > 0 && config_set(&config, &sources, "run.max_hours=1", CONFIG_FLAG, NULL) == STATUS_OK)
-        put(s, "run", "max_hours", "the run stops after this time, and can be continued", false, "%g", a->hours);
+        put(s, "run", "max_hours", "the run stops after this time, and can be continued", false, "%.3g", a->hours);
     if (a->gb > 0 && config_set(&config, &sources, "run.max_gb=1", CONFIG_FLAG, NULL) == STATUS_OK)
         put(s, "run", "max_gb", "or after this traffic", false, "%g", a->gb);
 }

@@ -128,8 +128,11 @@ static void other_machine(FILE *out, const struct init_answers *a, uint32_t i)
     snprintf(name, sizeof name, "machine-%u", i + 2);
     const char *at = host ? strchr(host, '@') : NULL;
     if (!host) {
-        fprintf(out, "\n# Machine %u. Copy the folder %s to it, and the last line of run/address as the file join.\n",
-                i + 2, data);
+        fprintf(
+            out,
+            "\n# Machine %u. Copy the folder %s to it, and the last line of run/address, a secret, as the file join "
+            "(mode 0600).\n",
+            i + 2, data);
         worker(out, "", "join", name, "data");
         return;
     }
@@ -152,16 +155,16 @@ void init_commands(const struct init_answers *a, const char *dir, FILE *out)
         go_to(out, dir);
         prepare(out, a);
         fprintf(out, "    atoll launch run.yaml --workers %u --dir run --train.threads=%u\n", a->workers, a->threads);
-        fputs("\n# In another terminal, there: what the run does, and its model.\n"
-              "    atoll status run --watch\n",
-              out);
+        fputs("\n# In another terminal: what the run does; the same in a browser.\n", out);
+        go_to(out, dir);
+        fputs("    atoll status run --watch\n    atoll page run\n", out);
         return;
     }
     fputs("\n# Machine 1, this one: the coordinator.\n", out);
     go_to(out, dir);
     prepare(out, a);
     fputs("    atoll-coordinator run.yaml --dir run\n", out);
-    fputs("\n# Machine 1, a second terminal: it trains, too.\n", out);
+    fputs("\n# Machine 1, a second terminal, when the coordinator listens: it trains, too.\n", out);
     go_to(out, dir);
     worker(out, "", "run", "machine-1", data);
     if (a->names[0]) {
@@ -169,7 +172,9 @@ void init_commands(const struct init_answers *a, const char *dir, FILE *out)
         go_to(out, dir);
     }
     for (uint32_t i = 0; i + 1 < a->machines; i++) other_machine(out, a, i);
-    fputs("\n# Machine 1, at any time: what the run does or waits for.\n    atoll status run --watch\n", out);
+    fputs("\n# Machine 1, at any time: what the run does or waits for; the same in a browser.\n", out);
+    go_to(out, dir);
+    fputs("    atoll status run --watch\n    atoll page run\n", out);
 }
 
 void init_script_commands(const struct init_answers *a, const struct init_given *given, FILE *out)

@@ -8,6 +8,7 @@
 #include "common/base/text.h"
 #include "common/config/options.h"
 #include "coordinator/ledger/history/audit.h"
+#include "coordinator/settings.h"
 
 enum { PATIENCE_US = 500000 };
 
@@ -51,7 +52,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
         struct progress progress = {0};
         const struct history_watch watch = {show, &progress};
         progress_begin(&progress, PATIENCE_US);
-        status = audit_run(&a, store, stopped_run_min_workers(&stopped), &watch, err);
+        status = audit_run(&a, store, settings_begun_workers(stopped.dir), &watch, err);
         progress_end(&progress);
         store->ops->close(store);
         if (status == STATUS_OK) status = report(stopped.dir, &a, err);

@@ -10,6 +10,7 @@
 #include "common/config/options.h"
 #include "coordinator/admission/worker_list.h"
 #include "coordinator/run_dir.h"
+#include "coordinator/run_folder.h"
 
 static void set_revoked(struct listed_worker *w)
 {
@@ -38,8 +39,8 @@ static void done(const struct history *h, const char *run, const char *suffix)
     const char *name = h->request.exclude;
     uint64_t deltas = 0;
     for (size_t i = 0; i < h->n_workers; i++) deltas += h->workers[i].deltas;
-    text_print(stdout, "excluded  %" PRIu64 " deltas of %s since round %" PRIu64 ", %s tokens\n", deltas, name,
-               h->kept + 1, units_count((double)(h->tokens - h->new_tokens)).text);
+    text_print(stdout, "excluded  %" PRIu64 " delta%s of %s since round %" PRIu64 ", %s tokens\n", deltas,
+               deltas == 1 ? "" : "s", name, h->kept + 1, units_count((double)(h->tokens - h->new_tokens)).text);
     if (h->rounds < h->before || h->async)
         printf("the run has %" PRIu64 " rounds now, %" PRIu64 " before\n", h->rounds, h->before);
     else
@@ -51,10 +52,9 @@ static void done(const struct history *h, const char *run, const char *suffix)
     else
         text_print(stdout, "revoked   the keys of %s; new workers need the new join line, from the next start on\n",
                    name);
-    text_print(stdout,
-               "Continue the run with: atoll-coordinator --dir %s\n"
-               "Workers whose state belongs to the old rounds load a snapshot, and begin with fresh moments.\n",
-               run);
+    if (!h->request.keep_member && run_folder_has(run, "launch.lock"))
+        text_print(stdout, "Remove %s/workers/%s, so that a new worker takes its name.\n", run, name);
+    take_back_print_next(run);
 }
 
 struct request {

@@ -14,16 +14,14 @@ static void done(const struct history *h, const char *run, const char *suffix)
         printf("kept    rounds 1 to %" PRIu64 ": theta %016" PRIx64 "\n", h->rounds, h->theta_hash);
     else
         printf("kept    no round: the run stands at its beginning\n");
-    printf("taken   rounds %" PRIu64 " to %" PRIu64 ": %" PRIu64 " updates, %s tokens\n", h->rounds + 1, h->before,
-           h->updates, units_count((double)(h->tokens - h->kept_tokens)).text);
+    printf("taken   rounds %" PRIu64 " to %" PRIu64 ": %" PRIu64 " update%s, %s tokens\n", h->rounds + 1, h->before,
+           h->updates, h->updates == 1 ? "" : "s", units_count((double)(h->tokens - h->kept_tokens)).text);
     for (size_t i = 0; i < h->n_workers; i++)
         if (h->workers[i].deltas)
-            text_print(stdout, "taken   %" PRIu64 " deltas of %s\n", h->workers[i].deltas, h->workers[i].name);
+            text_print(stdout, "taken   %" PRIu64 " delta%s of %s\n", h->workers[i].deltas,
+                       h->workers[i].deltas == 1 ? "" : "s", h->workers[i].name);
     text_print(stdout, "moved   the old journal, checkpoints and metrics to %s/*%s\n", run, suffix);
-    text_print(stdout,
-               "Continue the run with: atoll-coordinator --dir %s\n"
-               "Workers whose state belongs to the old rounds load a snapshot, and begin with fresh moments.\n",
-               run);
+    take_back_print_next(run);
 }
 
 static enum status run(struct options *o, void *ctx, struct err *err)

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "common/config/config.h"
 #include "coordinator/ledger/store_disk.h"
 #include "coordinator/run_dir.h"
 #include "coordinator/run_folder.h"
@@ -46,18 +45,6 @@ enum status stopped_run_open_read(struct stopped_run *r, const char *path, const
     TRY(file_open_plain(lock, O_RDONLY, 0, &r->lock, err));
     if (file_lock(r->lock, true)) return STATUS_OK;
     return err_set(err, STATUS_EXISTS, "a coordinator serves %.300s: stop it, %s", r->dir, to_do);
-}
-
-uint32_t stopped_run_min_workers(const struct stopped_run *r)
-{
-    static struct config config; /* large */
-    static struct config_sources sources;
-    char path[FILEIO_PATH_MAX];
-    config_defaults(&config, &sources);
-    if (run_folder_path(path, sizeof path, r->dir, "config.yaml", NULL) != STATUS_OK ||
-        config_load(&config, &sources, path, NULL) != STATUS_OK)
-        return 0;
-    return config.coordinator.min_workers;
 }
 
 void stopped_run_close(struct stopped_run *r)

@@ -18,8 +18,6 @@ enum status stopped_run_open(struct stopped_run *r, const char *path, const char
 /* The same for a reader: changes nothing in the folder, which may be read-only. */
 enum status stopped_run_open_read(struct stopped_run *r, const char *path, const char *to_do,
                                   struct err *err) MUST_CHECK;
-/* coordinator.min_workers in its config.yaml, which the journal does not hold; 0: not known. */
-uint32_t stopped_run_min_workers(const struct stopped_run *r);
 void stopped_run_close(struct stopped_run *r);
 
 #endif

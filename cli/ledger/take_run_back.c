@@ -3,9 +3,11 @@
 #include "cli/ledger/metrics_cut.h"
 #include "cli/ledger/stopped_run.h"
 #include "cli/progress.h"
+#include "common/base/text.h"
 #include "coordinator/ledger/history/take_back.h"
 #include "coordinator/ledger/store_disk.h"
 #include "coordinator/run_folder.h"
+#include "coordinator/settings.h"
 
 enum { PATIENCE_US = 500000 };
 
@@ -20,6 +22,15 @@ static enum status write_metrics(const char *run, const struct history *h, struc
     TRY(run_folder_path(from, sizeof from, run, "metrics.jsonl", err));
     TRY(run_folder_path(to, sizeof to, run, "metrics.jsonl" STORE_NEXT, err));
     return metrics_cut(from, to, h, err);
+}
+
+void take_back_print_next(const char *run)
+{
+    const char *program = run_folder_has(run, "launch.lock") ? "atoll launch" : "atoll-coordinator";
+    text_print(stdout,
+               "Continue the run with: %s --dir %s\n"
+               "Workers whose state belongs to the old rounds load a snapshot, and begin with fresh moments.\n",
+               program, run);
 }
 
 static enum status exchange(const char *run, const struct take_back_request *request, struct history *h,
@@ -50,7 +61,7 @@ enum status take_run_back(const char *path, const struct take_back_request *requ
         struct history_request history = request->history;
         const struct history_watch watch = {show, &progress};
         history.watch = &watch;
-        history.min_workers = stopped_run_min_workers(&stopped);
+        history.min_workers = settings_begun_workers(stopped.dir);
         progress_begin(&progress, PATIENCE_US);
         status = history_plan(&h, &history, store, err);
         if (status == STATUS_OK) status = exchange(stopped.dir, request, &h, store, &progress, err);

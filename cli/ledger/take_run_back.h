@@ -14,6 +14,9 @@ struct take_back_request {
     void (*done)(const struct history *h, const char *run, const char *suffix);
 };
 
+/* Prints how the run continues, and what its workers do. */
+void take_back_print_next(const char *run);
+
 enum status take_run_back(const char *path, const struct take_back_request *request, struct err *err) MUST_CHECK;
 
 #endif

@@ -56,17 +56,19 @@
     tile(parent, "budget", time || bytes, time && bytes);
   }
 
+  const counted = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
+
   function showTiles(s) {
     const box = make("dl"), final = known(s.final_val_loss), val = final ? s.final_val_loss : s.val_loss;
     if (known(s.train_loss)) tile(box, "training loss", units.loss(s.train_loss), "nats per token");
     if (known(val))
       tile(box, final ? "final validation loss" : "validation loss", units.loss(val), s.val_by_one_worker ? "by one worker" : "nats per token");
-    if (known(s.tokens_per_s)) tile(box, "speed", `${units.count(s.tokens_per_s)} tokens/s`, known(s.utilization) && `${units.percent(s.utilization)} of the time computes`);
-    if (known(s.tokens)) tile(box, "tokens", units.count(s.tokens), known(s.steps) && `${s.steps} steps`);
+    if (known(s.tokens_per_s)) tile(box, "speed", `${units.count(s.tokens_per_s)} tokens/s`, known(s.utilization) && `computing ${units.percent(s.utilization)} of the time`);
+    if (known(s.tokens)) tile(box, "tokens", units.count(s.tokens), known(s.steps) && counted(s.steps, "step"));
     if (known(s.bytes_up)) tile(box, "sent", units.bytes(s.bytes_up + s.bytes_down), `${units.bytes(s.bytes_up)} up, ${units.bytes(s.bytes_down)} down`);
     budgetTile(box, s.budget);
     if (s.restarts || s.deltas_refused)
-      tile(box, "trouble", `${s.restarts || 0} restarts`, s.deltas_refused ? `${s.deltas_refused} deltas refused` : "");
+      tile(box, "trouble", counted(s.restarts || 0, "restart"), s.deltas_refused ? `${counted(s.deltas_refused, "delta")} refused` : "");
     by("tiles").replaceChildren(...box.childNodes);
   }
 

@@ -74,7 +74,8 @@ static void write_counters(const struct page_run *run, FILE *out)
     head(out, "atoll_bytes_total", "counter", "Bytes of the run on the coordinator's socket; up: from the workers.");
     labelled(out, "atoll_bytes_total", "direction", "up", t->bytes_up);
     labelled(out, "atoll_bytes_total", "direction", "down", t->bytes_down);
-    head(out, "atoll_other_bytes_total", "counter", "Bytes besides the run: joining, probes, status, strangers.");
+    head(out, "atoll_other_bytes_total", "counter",
+         "Bytes besides the run: joining, followers, probes, status, strangers.");
     labelled(out, "atoll_other_bytes_total", "direction", "up", t->other_up);
     labelled(out, "atoll_other_bytes_total", "direction", "down", t->other_down);
     write_faults(run, out);

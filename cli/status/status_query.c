@@ -76,6 +76,8 @@ static enum status ask(struct transport *t, const char *address, const struct st
         if (t->ops->recv(t, wait, &peer, &lane, &data, &size) != STATUS_OK) continue;
         TRY(msg_decode(&answer, data, size, err));
         if (answer.type == MSG_STATUS_REPLY) return take_answer(q, address, answer.status_reply.json, out, err);
+        if (answer.type == MSG_REFUSE && answer.refuse.code == REFUSE_SPENT)
+            return err_set(err, STATUS_REFUSED, "the run is %s", answer.refuse.text);
         if (answer.type == MSG_REFUSE)
             return err_set(err, STATUS_REFUSED, "the coordinator at %s refused: %s", address, answer.refuse.text);
     }

@@ -169,7 +169,8 @@ static void print_bytes(const json_t *o, struct page *page)
     if (page->used && ddp > 0) add(page, "; ddp would send %s", units_bytes(ddp).text);
     print(page, "sent");
     add_bytes(page, o, "other_bytes_up", "other_bytes_down");
-    if (page->used) fprintf(page->out, "besides the run: %s (probes, status, strangers)%s", page->text, page->end);
+    if (page->used)
+        fprintf(page->out, "besides the run: %s (followers, probes, status, strangers)%s", page->text, page->end);
     page->used = 0;
 }
 

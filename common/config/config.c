@@ -282,18 +282,25 @@ enum status config_take_changes(struct config *config, const char *text, char *c
 
 int config_run_diff(const struct config *here, const struct config *run, bool fixed, char *out, size_t cap)
 {
-    int differing = 0;
+    static const char more[] = ", 100 more";
+    int differing = 0, left = 0;
     size_t n = 0;
     if (cap) out[0] = 0;
     for (int i = 0; i < config_keys_count; i++) {
-        char a[CONFIG_VALUE_MAX], b[CONFIG_VALUE_MAX];
+        char a[CONFIG_VALUE_MAX], b[CONFIG_VALUE_MAX], item[2 * CONFIG_VALUE_MAX + 80];
         if (!config_key_of_run(i) || (fixed && config_keys[i].change != CONFIG_FIXED)) continue;
         if (!strcmp(config_value_text(here, i, a), config_value_text(run, i, b))) continue;
-        if (n < cap)
-            n += (size_t)snprintf(out + n, cap - n, "%s%s.%s (%s here, %s in the run)", differing ? ", " : "",
-                                  config_keys[i].section, config_keys[i].key, a[0] ? a : "\"\"", b[0] ? b : "\"\"");
+        size_t size =
+            (size_t)snprintf(item, sizeof item, "%s%s.%s (%s here, %s in the run)", differing ? ", " : "",
+                             config_keys[i].section, config_keys[i].key, a[0] ? a : "\"\"", b[0] ? b : "\"\"");
+        bool fits = !differing || (!left && n + size + sizeof more <= cap);
+        if (fits && n < cap)
+            n += (size_t)snprintf(out + n, cap - n, "%s", item);
+        else
+            left++;
         differing++;
     }
+    if (left && n < cap) snprintf(out + n, cap - n, ", %d more", left);
     return differing;
 }
 

@@ -311,7 +311,10 @@ static enum status init_volatile(struct engine *e, struct err *err)
     if (session_table_init(&e->sessions, e->config.coordinator.max_workers, l->layout.n_fragments) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
     e->sessions.held = &l->held;
-    for_each_member(&l->round.members, m) m->heard_us = e->now_us;
+    for_each_member(&l->round.members, m) {
+        m->heard_us = e->now_us;
+        m->seen_steps = m->steps; /* those of a checkpoint are no part in a round of this process */
+    }
     round_note_resume(&l->round, e->now_us);
     admission_limits_size(e);
     TRY(engine_keep_files(e, e->ledger.model.frozen_whole ? &e->ledger.frozen : NULL, false, err));

@@ -23,8 +23,7 @@ struct audit {
     char what[1200]; /* the first difference: one line */
 };
 
-/* min_workers: coordinator.min_workers, which async counts rounds by. OK also if something differs: a->wrong. NOTFOUND:
- * the run has no checkpoint. */
+/* OK also if something differs: a->wrong. NOTFOUND: the run has no checkpoint. min_workers: as of history_request. */
 enum status audit_run(struct audit *a, struct store *store, uint32_t min_workers, const struct history_watch *watch,
                       struct err *err) MUST_CHECK;
 

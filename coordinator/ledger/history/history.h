@@ -36,7 +36,7 @@ struct history_request {
     const char *exclude;  /* the worker's name; NULL: a rollback */
     uint64_t round;       /* rollback: the rounds that stay. exclude: the first round without the worker; 0: all */
     bool keep_member;     /* exclude: the worker keeps its place */
-    uint32_t min_workers; /* coordinator.min_workers of the run, which async counts rounds by; 0: the default */
+    uint32_t min_workers; /* async: as of the first start, because rounds are parts of the budget; 0: the default */
     const struct history_watch *watch; /* borrowed; NULL: none */
 };
 

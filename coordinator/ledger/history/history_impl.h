@@ -29,7 +29,7 @@ struct past {
     bool loaded; /* `ledger` is initialised */
 };
 
-/* Lists what is there. NOTFOUND: no undamaged checkpoint. */
+/* Lists what is there. min_workers: as of history_request. NOTFOUND: no undamaged checkpoint. */
 enum status past_open(struct past *p, struct store *store, uint32_t min_workers, const struct history_watch *watch,
                       struct err *err) MUST_CHECK;
 void past_close(struct past *p);

@@ -35,7 +35,7 @@ enum status past_open(struct past *p, struct store *store, uint32_t min_workers,
     p->config = mem_alloc(1, sizeof *p->config);
     if (!p->config) return err_set(err, STATUS_NOMEM, "no memory to read the journal");
     config_defaults(p->config, &sources);
-    if (min_workers) p->config->coordinator.min_workers = min_workers; /* it is not among the settings of RUN */
+    if (min_workers) p->config->coordinator.min_workers = min_workers; /* checkpoints hold no key of a coordinator */
     TRY(store_list(store, store->ops->segment_list, &p->segments, &p->n_segments, err));
     return look_at_checkpoints(p, err);
 }

@@ -8,6 +8,8 @@ mkdir -p bin tests/lint configs
 mkdir common compress wire gpu worker coordinator cli
 cp "$tree/run" .
 cp "$tree/tests/verb_test.sh" tests
+mkdir -p deploy/debian
+cp "$tree/deploy/debian/verb_package.sh" deploy/debian
 echo exit 0 >tests/lint/check_nothing.sh
 sed -i 's/^log_every_s=.*/log_every_s=1/' run
 
@@ -116,7 +118,7 @@ expect_failure 2 'run: test takes one FILTER, *' ./run test a b
 
 # --- a copied tree
 mkdir -p old/build/asan copy/tests copy/build/asan copy/build/lint/build
-cp -r run bin failing copy
+cp -r run bin failing deploy copy
 cp tests/verb_test.sh copy/tests
 cd copy
 for folder in build build/asan build/lint/build; do

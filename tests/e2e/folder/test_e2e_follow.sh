@@ -13,7 +13,7 @@ one_line() {
     local pattern=$1 want=$2 code=0
     shift 2
     "$BIN/atoll" follow "$@" >refused.txt 2>&1 || code=$?
-    # shellcheck disable=SC2053 # a pattern
+    # shellcheck disable=SC2053 # the right side is a pattern
     [[ $code == "$want" && $(wc -l <refused.txt) == 1 && $(<refused.txt) == $pattern ]] ||
         fail "follow $*: exit code $code, expected $want and $pattern: $(<refused.txt)"
 }
@@ -47,7 +47,7 @@ mkdir read
 start run.log launch run
 launched=$pid
 until_true 60 "a join line" test -s run/address
-(umask 077 && tail -n 1 run/address >./join)
+(umask 077 && tail -n 1 run/address >"./join")
 start follow.log "$BIN/atoll" follow join out
 follower=$pid
 read_all >seen.txt &

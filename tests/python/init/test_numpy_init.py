@@ -32,13 +32,21 @@ class InitTest(InitCase):
         seconds = time.monotonic() - begin
         events = (first / "mine/run/metrics.jsonl").read_text()
         self.assertIn('"delivered":2', events.replace(" ", ""))
-        shown = subprocess.run(["bash", "-c", status[0].replace(" --watch", "")], cwd=first / "mine", env=self.env,
+        shown = subprocess.run(["bash", "-c", " && ".join(status[:2]).replace(" --watch", "")], cwd=first, env=self.env,
                                capture_output=True, text=True)
         self.assertIn("machine-2", shown.stdout)
         print(f"\nquestions and plan {planned:.1f} s, first joint round after {seconds:.1f} s")
         self.assertLess(seconds, 300)
         self.assertIn("max_steps", self.check_config(first / "mine"))
 
+    def test_wrong_answer_comes_again(self) -> None:
+        """Data is read as by a shell; a wrong answer costs only its own question."""
+        (self.dir / "a part.txt").write_text("a cat sat. " * 4000)
+        answers = ["nothing.txt", "'a part.txt' nov*.txt", "huge", "", "0", "2", "fast", "", "soon", "10min"]
+        code, text = self.at_terminal(["mine"], answers)
+        self.assertEqual(code, 0, text)
+        self.assertEqual(re.findall(r"^(\d)\. ", text, re.M), list("1122334455"), text)
+        self.assertIn(f"atoll prepare data '{self.dir.resolve()}/a part.txt' {self.dir.resolve()}/novel.txt\n", text)
 
     def test_script_gets_three_lines(self) -> None:
         (self.dir / "train.py").write_text("")

@@ -66,7 +66,7 @@ TEST(test_finished_run_has_no_time_left)
                 "state        done, round 24 of 24, in 6 h 16 min, 2 restarts\n"
                 "loss         train 1.9000, final validation 2.0160 of 280 k tokens\n"
                 "sent         1.54 kB up, 0 B down; ddp would send 2.5 TB\n"
-                "besides the run: 212 MB up, 3 kB down (probes, status, strangers)\n"
+                "besides the run: 212 MB up, 3 kB down (followers, probes, status, strangers)\n"
                 "staleness    5 deltas 0 rounds behind, 1 delta 1 round behind, 2 deltas 2 rounds behind\n"
                 "refused      3 deltas: 2 late, 1 stale\n"
                 "theta_hash   0123456789abcdef\n");

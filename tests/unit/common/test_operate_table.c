@@ -34,7 +34,7 @@ static bool names(const char *line, const char *section, const char *key)
 
 static enum row row_of(const struct config_key *k)
 {
-    if (k->local) return strcmp(k->section, "coordinator") && strcmp(k->section, "log") ? AT_WORKER_START : AT_START;
+    if (k->local) return !strcmp(k->section, "data") || !strcmp(k->section, "train") ? AT_WORKER_START : AT_START;
     switch (k->change) {
     case CONFIG_AT_START: return AT_START;
     case CONFIG_RATE: return RATE;

@@ -325,12 +325,14 @@ TEST(test_exclude_refuses_the_only_worker_of_a_round)
 
 /* --- async -------------------------------------------------------------------------------------------------------- */
 
+static const char *const async_settings[] = {"train.method=async", "outer.grace=0", "coordinator.quorum=all",
+                                             "train.max_steps=60", NULL};
+
 /* Updates that only the excluded worker made have no place in the new history; the versions of the others move. */
 TEST(test_exclude_moves_the_versions_of_an_async_run)
 {
     struct history h;
-    const char *const *settings = settings_of((const char *const[]){
-        "train.method=async", "outer.grace=0", "coordinator.quorum=all", "train.max_steps=60", NULL});
+    const char *const *settings = settings_of(async_settings);
     play_run("whole", settings, ROUNDS, WORKERS);
     uint64_t before = engine_version(rig.engine, 0);
     close_run();
@@ -357,6 +359,21 @@ TEST(test_exclude_moves_the_versions_of_an_async_run)
     if (rig_theta_hash(&rig) != theta) fail_msg("other parameters than without the worker");
     close_run();
     remove_run("without");
+}
+
+/* A round of an async run is the work of min_workers, a number that stands in no checkpoint. */
+TEST(test_rollback_of_an_async_run_counts_its_rounds)
+{
+    struct history h;
+    const char *const *settings = settings_of(async_settings);
+    play_run("whole", settings, ROUNDS, WORKERS);
+    const uint64_t before = rounds();
+    close_run();
+    take_back("whole", &(struct history_request){.round = 4}, &h);
+    assert_true(h.before == before && h.rounds == 4);
+    history_finish(&h);
+    check_audit("whole", 4);
+    remove_run("whole");
 }
 
 /* --- audit -------------------------------------------------------------------------------------------------------- */

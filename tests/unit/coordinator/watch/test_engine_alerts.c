@@ -157,6 +157,22 @@ TEST(test_missing_worker)
     rig_close(&rig);
 }
 
+/* What a checkpoint says of a worker is no part in a round of this process. */
+TEST(test_worker_that_left_before_the_restart_is_not_missing)
+{
+    start(3, "coordinator.quorum=2", "checkpoint.every=1");
+    for (int i = 0; i < 4; i++) play(3, 0, 4, 1, 9);
+    rig_leave(&rig, 2);
+    for (int i = 0; i < 2; i++) play(2, 0, 4, 1, 9);
+    rig_restart(&rig, false, 0);
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    for (int i = 0; i < 5; i++) play(2, 0, 4, 1, 9);
+    pause(10);
+    assert_string_equal(firing("worker_missing"), "");
+    assert_int_equal(events("worker_missing"), 0);
+    rig_close(&rig);
+}
+
 TEST(test_agreement_follows_the_note)
 {
     start(2, NULL, NULL);
