@@ -185,6 +185,10 @@ static enum status no_round(const struct history *h, const struct past *p, uint6
     if (round > last)
         return err_set(err, STATUS_INVALID, "%s %llu: the run has %llu rounds; possible are %llu to %llu", flag,
                        (unsigned long long)round, done, first, last);
+    if (round >= first) /* async */
+        return err_set(err, STATUS_INVALID,
+                       "%s %llu: the outer step that ended that round ended the last one, too; give a smaller round",
+                       flag, (unsigned long long)round);
     return err_set(err, STATUS_INVALID,
                    "%s %llu: the journal begins with the oldest checkpoint, round %llu; possible are %llu to %llu",
                    flag, (unsigned long long)round, oldest, first, last);

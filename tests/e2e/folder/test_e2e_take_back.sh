@@ -112,6 +112,15 @@ refused 1 "a coordinator serves busy: stop it, then audit the run" atoll audit b
 kill -TERM "$coordinator"
 finish "$coordinator" 20 75 "a stopped coordinator"
 
+# --- async counts rounds by coordinator.min_workers, which only config.yaml has -----------------------------------------
+
+train loose 3 --train.method=async --train.max_steps=60
+refused 2 "--to 999: the run has $(rounds_done loose) rounds; possible are 0 to" atoll rollback loose --to 999
+atoll exclude loose w1 --since 5 --keep >loose.txt || fail "exclude of async: $(<loose.txt)"
+grep -qE "^the run has [0-9]+ rounds now, 12 before" loose.txt || fail "$(<loose.txt)"
+train loose 3 --train.method=async --train.max_steps=60
+atoll audit loose >audit.txt || fail "audit of async: $(<audit.txt)"
+
 # --- one flipped bit --------------------------------------------------------------------------------------------------
 
 copy whole hurt
