@@ -20,19 +20,19 @@ in_namespaces() {
         mount -t tmpfs -o "size=$1G,mode=755" atoll-deploy /mnt && TMPDIR=/mnt E2E_KEEP=1 exec bash "$2"' sh "$1" "$2"
 }
 
-# debian_mirror: prints the mirror of this machine, or that of Debian.
+# debian_mirror: prints the mirror of this machine; nothing if it has none, then debootstrap takes its own.
 debian_mirror() {
     local mirror
     mirror=$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | sed -n 1p)
     [[ $mirror ]] || mirror=$(awk '$1 == "deb" { print $2; exit }' /etc/apt/sources.list 2>/dev/null) || true
-    [[ $mirror == *debian* ]] || mirror=http://deb.debian.org/debian
-    echo "$mirror"
+    [[ $mirror != *debian* ]] || echo "$mirror"
 }
 
 # make_root SUITE FOLDER: a minimal Debian, without a compiler and without Atoll's libraries.
 make_root() {
-    local file
-    debootstrap --variant=minbase "$1" "$2" "$(debian_mirror)" >"debootstrap.$1.log" 2>&1 ||
+    local file mirror
+    mapfile -t mirror < <(debian_mirror)
+    debootstrap --variant=minbase "$1" "$2" "${mirror[@]}" >"debootstrap.$1.log" 2>&1 ||
         skip "debootstrap cannot make a root: $(tail -n 1 "debootstrap.$1.log")"
     chmod 755 "$2"
     for file in /etc/resolv.conf /etc/hosts; do cp -L $file "$2$file" 2>/dev/null || true; done
