@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `atoll alert`: a command for each alert, for a coordinator that is away, and for the end of the run; by run folder and by
 # join line. It is killed after its time, and its failure is logged.
-# ctest: timeout=180 waits=1
+# ctest: timeout=180 waits=1 labels=long
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh

@@ -8,7 +8,7 @@
 source tests/e2e/lib.sh || exit 1
 
 export PATH=$BIN:$PATH
-KILLS=${KILLS:-24}
+KILLS=${KILLS:-8}
 make_data
 write_config run.yaml codec.up=int8:64 codec.down=int8:64 checkpoint.keep=0 coordinator.evict_after_s=2
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Hostile clients of the page: garbage, large heads, slow and idle connections, many streams, viewers that do not read.
 # A viewer is served all the while, and the page's memory stays small.
-# ctest: timeout=120 waits=1
+# ctest: timeout=120 waits=1 labels=long
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/page/page.sh
