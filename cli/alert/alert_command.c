@@ -134,6 +134,6 @@ enum status alert_command_run(char *const *command, const struct alert_message *
     int error = errno;
     close(in);
     if (pid < 0) return err_set(err, STATUS_IO, "cannot start the command: %s", strerror(error));
-    setpgid(pid, pid); /* whoever is first */
+    setpgid(pid, pid); /* the child does the same: one of the two calls comes first */
     return await(pid, limit_s, stopped, err);
 }

@@ -175,7 +175,7 @@ struct engine_budget {
 struct engine_follow {
     uint64_t round; /* the last round that this process merged, with the versions after it; 0: none */
     struct wire_version versions[LAYOUT_FRAGMENTS_MAX];
-    uint8_t *object; /* [size] the description of the model (wire/model_object.h), owned; NULL: nobody asked yet */
+    uint8_t *object; /* [size] the description of the model (wire/model_object.h), made for the first follower; owned */
     size_t size;
     uint64_t heard_us;          /* time of the last message of a follower; 0: none */
     uint64_t moved, credit;     /* bytes of workers at the last look; bytes that followers may get meanwhile */

@@ -138,7 +138,7 @@ TEST(test_end_of_the_run)
     assert_true(f.done);
     assert_string_equal(next(), "done start : the coordinator is gone, as expected at the end of the run; its last "
                                 "answer was at round 8 of 9, 3 s before the end (0)");
-    begin(); /* it was over before: nobody needs to hear of it */
+    begin(); /* the run was done before the follower began: no report */
     answer("done", "[]", 0);
     assert_true(f.done && !alert_follow_waits(&f));
 }
