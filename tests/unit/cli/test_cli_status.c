@@ -85,7 +85,8 @@ static int status_of(const char *subject, const char *option)
     FILE *streams[] = {stdout, stderr}, *files[2];
     char *texts[] = {out, errors};
     int true_fd[2];
-    log_set_level(LOG_INFO); /* as at the start of a program */
+    /* As at the start of a program; the stub of a line shares this process, and its warnings are not the command's. */
+    log_set_level(line ? LOG_ERROR : LOG_INFO);
     for (int i = 0; i < 2; i++) {
         files[i] = tmpfile();
         assert_non_null(files[i]);
