@@ -87,7 +87,8 @@ const struct config_key config_keys[] = {
     WORD(model, family, "gpt2", choices_family,
          "model family; external: the first worker's own program (libatoll, Python) defines the tensors"),
     TEXT(model, preset, "",
-         "d2 to d48 (n_layer = n_head = depth, n_embd = 64 x depth), gpt2, llama-1b or llama-8b; explicit keys win"),
+         "d2 to d48 (n_layer = n_head = depth, n_embd = 64 x depth), gpt2, llama-1b, llama-3b, llama-8b; explicit keys "
+         "win"),
     U32(model, n_layer, "4", 1, 1024, "layers", "transformer blocks"),
     U32(model, n_head, "4", 1, 1024, "heads", "attention heads; must divide n_embd"),
     U32(model, n_embd, "128", 1, 65536, "", "width of the residual stream"),
