@@ -48,6 +48,7 @@ static enum status take_config(struct ledger *l, const char *text, size_t size, 
     if (!then) return err_set(err, STATUS_NOMEM, "no memory for the run's settings");
     config_defaults(then, &sources);
     enum status status = config_parse(then, &sources, text, size, "settings", CONFIG_FILE, &why);
+    if (then->outer.state == OUTER_AUTO) then->outer.state = OUTER_FP32; /* of a release without the key */
     if (status == STATUS_OK)
         config_take_run(l->config, then);
     else

@@ -78,7 +78,11 @@ static enum status init_fragment(struct outer_state *s, uint32_t f, size_t *part
     TRY(init_codecs(s, f, codec_create_for_fragment, part_max, err));
     /* The residual of a union does not decay: it stays valid until a worker sends the coordinate again. */
     float decay = config_down(s->config) == CONFIG_DOWN_CODEC ? codec_feedback_decay(frag->down) : 1;
-    if (feedback_init(&frag->residual, count, decay, keeps_residual(s, f)) == STATUS_OK) return STATUS_OK;
+    bool keeps = keeps_residual(s, f), half = config_outer_half(s->config);
+    enum status status = feedback_init(&frag->residual, count, decay, keeps && !half);
+    if (status == STATUS_OK && keeps && half && !(frag->owed = mem_alloc(count, sizeof *frag->owed)))
+        status = STATUS_NOMEM;
+    if (status == STATUS_OK) return status;
     return err_set(err, STATUS_NOMEM, "no memory for the residual of %zu parameters", count);
 }
 
@@ -169,12 +173,15 @@ enum status outer_state_init_with(struct outer_state *s, const struct config *co
     if (!theta) s->theta = mem_alloc(n, sizeof *s->theta);
     s->acc = mem_alloc(largest, sizeof *s->acc);
     s->cells = mem_alloc(outer_cells(largest), sizeof *s->cells);
-    if (vectors > 0) s->m = mem_alloc(n, sizeof *s->m);
+    bool half = config_outer_half(config);
+    if (vectors > 0 && half) s->m_half = mem_alloc(n, sizeof *s->m_half);
+    if (vectors > 0 && !half) s->m = mem_alloc(n, sizeof *s->m);
     if (vectors > 1) s->v = mem_alloc(n, sizeof *s->v);
     s->payload_cap = payload_bytes(s);
     assert(s->payload_cap >= s->delta_cap && s->payload_cap >= OBJECT_HEAD_MAX);
     s->payload = mem_alloc(1, s->payload_cap);
-    bool all = s->theta && s->acc && s->cells && s->payload && (s->m || !vectors) && (s->v || vectors < 2);
+    bool all = s->theta && s->acc && s->cells && s->payload;
+    all = all && (s->m || s->m_half || !vectors) && (s->v || vectors < 2);
     return all ? STATUS_OK
                : err_set(err, STATUS_NOMEM, "no memory for the state of %s parameters (about %s)",
                          units_count((double)n).text, units_bytes((double)n * 16).text);
@@ -196,7 +203,9 @@ enum status outer_state_bytes(uint64_t *bytes, const struct config *config, cons
     struct outer_state s = {.config = config, .layout = layout};
     size_t largest = 0, part_max = 0;
     enum status status = STATUS_OK;
-    uint64_t codecs = 0, floats = layout->n_params * (1 + vectors_of(config)), deltas = wants_all(config) ? workers : 0;
+    const uint64_t each = config_outer_half(config) ? sizeof *s.m_half : sizeof *s.m;
+    uint64_t codecs = 0, floats = layout->n_params, deltas = wants_all(config) ? workers : 0;
+    uint64_t state = layout->n_params * vectors_of(config) * each;
     s.fragments = mem_alloc(layout->n_fragments, sizeof *s.fragments);
     if (!s.fragments) return err_set(err, STATUS_NOMEM, "no memory for %u fragments", layout->n_fragments);
     for (uint32_t f = 0; f < layout->n_fragments && status == STATUS_OK; f++) {
@@ -205,12 +214,12 @@ enum status outer_state_bytes(uint64_t *bytes, const struct config *config, cons
         if (s.fragments[f].up) codecs += codec_memory(s.fragments[f].up);
         if (s.fragments[f].down) codecs += codec_memory(s.fragments[f].down);
         for (uint32_t i = 0; i < s.fragments[f].n_arriving; i++) codecs += codec_memory(s.fragments[f].arriving[i]);
-        if (status == STATUS_OK && keeps_residual(&s, f)) floats += layout->fragments[f].count;
+        if (status == STATUS_OK && keeps_residual(&s, f)) state += layout->fragments[f].count * each;
     }
     if (status == STATUS_OK) {
         uint64_t together = OBJECT_HEAD_MAX + deltas * opened_bytes(&s), payload = payload_bytes(&s);
         floats += largest + (uint64_t)thread_count(config) * 2 * part_max;
-        *bytes = codecs + layout->n_fragments * sizeof *s.fragments + floats * sizeof(float) +
+        *bytes = codecs + layout->n_fragments * sizeof *s.fragments + state + floats * sizeof(float) +
                  (together > payload ? together : payload) + WIRE_NAMED_MAX * (sizeof *s.deltas + sizeof *s.tokens) +
                  most_parts(&s) * sizeof *s.squares + outer_cells(largest) * sizeof *s.cells;
     }
@@ -241,10 +250,12 @@ void outer_state_finish(struct outer_state *s)
         codec_destroy(s->fragments[f].down);
         for (uint32_t i = 0; i < CONFIG_UP_MAX; i++) codec_destroy(s->fragments[f].arriving[i]);
         feedback_finish(&s->fragments[f].residual);
+        mem_free(s->fragments[f].owed);
     }
     mem_free(s->fragments);
     mem_free(s->theta);
     mem_free(s->m);
+    mem_free(s->m_half);
     mem_free(s->v);
     mem_free(s->acc);
     mem_free(s->cells);

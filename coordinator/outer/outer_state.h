@@ -1,9 +1,9 @@
 /* The outer state: theta, the outer optimizer's vectors, the downlink residual and one accumulator, with the step that
  * turns merged deltas into an update.
  *
- * Memory: at most 16 bytes per parameter with one state vector (Nesterov) and a lossy downlink; 20 with
- * two vectors (AdamW). The accumulator has the size of the largest fragment. The payload buffer has the size of the
- * largest payload, or 32 MiB if several payloads fit into that. */
+ * Memory in bytes per parameter: theta 4; momentum (Nesterov) and residual (lossy downlink) 2 each in bf16, 4 each in
+ * fp32 (outer.state); AdamW's two vectors 8. The accumulator has the size of the largest fragment. The payload buffer
+ * has the size of the largest payload, or 32 MiB if several payloads fit into that. */
 #ifndef COORDINATOR_OUTER_STATE_H
 #define COORDINATOR_OUTER_STATE_H
 
@@ -28,13 +28,15 @@ struct outer_fragment {
     struct codec *arriving[CONFIG_UP_MAX]; /* codec.up_allowed: of deltas that arrive (coordinator/outer/arrival.h) */
     uint32_t n_arriving;                   /* 0: they arrive as they are journaled */
     struct feedback residual;
-    uint64_t hash; /* hash_floats of the current theta */
+    uint16_t *owed; /* [count] the residual in bf16, in place of residual.residual (outer.state); or NULL */
+    uint64_t hash;  /* hash_floats of the current theta */
 };
 
 struct outer_state {
     const struct config *config; /* borrowed */
     const struct layout *layout; /* borrowed */
     float *theta, *m, *v;        /* [n_params]; m, v: NULL if the optimizer does not use them */
+    uint16_t *m_half;            /* [n_params] momentum in bf16, in place of m (outer.state); or NULL */
     float *acc;                  /* [largest fragment] */
     struct outer_fragment *fragments;
     struct pool *pool; /* NULL: one thread */

@@ -44,7 +44,7 @@ worker/api:         include common/base common/config common/os common/tensor wi
 worker:             common/base common/config common/os common/tensor wire gpu worker/sync worker/inner worker/model worker/replica worker/link worker/outer worker/session
 
 coordinator/round:  common/base common/format common/config wire
-coordinator/outer:  common/base common/config common/tensor compress compress/topk wire coordinator/round
+coordinator/outer:  common/base common/config common/tensor compress compress/topk wire gpu/moment_rules.h coordinator/round
 coordinator/ledger: common/base common/format common/config common/os common/tensor compress wire coordinator/round coordinator/outer
 coordinator/ledger/history: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger
 coordinator/limits: common/base wire

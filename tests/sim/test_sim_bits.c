@@ -34,6 +34,8 @@ static const struct variant variants[] = {
     {NULL, {"train.start_step=3"}},
     {NULL, {"outer.optimizer=sgd", "outer.learning_rate=0.9"}},
     {NULL, {"outer.momentum=0.5"}},
+    {NULL, {"outer.state=fp32"}},
+    {NULL, {"outer.state=bf16", "codec.up=fp32", "codec.down=fp32"}},
     {NULL, {"codec.up=int8:16", "codec.down=int8:16"}},
     {NULL, {"codec.up=topk:64/256+sign", "codec.down=bf16", "merge.rule=mean"}},
     {NULL, {"codec.up=topk:64/256+sign", "codec.down=auto", "outer.optimizer=sgd"}},
