@@ -55,6 +55,11 @@ bool config_down_loses(const struct config *config)
     return config_down(config) != CONFIG_DOWN_RELAY && !codec_spec_lossless(config->codec.down);
 }
 
+uint32_t config_outer_vectors(const struct config *config)
+{
+    return config->outer.optimizer == OPTIMIZER_ADAMW ? 2 : config->outer.optimizer != OPTIMIZER_SGD;
+}
+
 bool config_outer_half(const struct config *config)
 {
     return config->outer.state == OUTER_BF16 && config->outer.optimizer != OPTIMIZER_ADAMW;

@@ -4,8 +4,23 @@
 #include <string.h>
 
 #include "common/base/hash.h"
+#include "common/base/mem.h"
 #include "common/config/codec_choice.h"
 #include "coordinator/outer/outer_state.h"
+
+void *outer_array_alloc(int file, size_t count, size_t size)
+{
+    return file < 0 ? mem_alloc(count, size) : mem_map(file, count, size);
+}
+
+uint64_t outer_arrays_bytes(const struct config *config, const struct layout *layout)
+{
+    const uint64_t each = outer_value_bytes(config_outer_half(config));
+    uint64_t values = layout->n_params * config_outer_vectors(config);
+    for (uint32_t f = 0; f < layout->n_fragments; f++)
+        if (config_down_loses(config) && !layout_is_mean(layout, f)) values += layout->fragments[f].count;
+    return layout->n_params * sizeof(float) + values * each;
+}
 
 size_t outer_arrays_list(const struct outer_state *s, struct outer_array out[OUTER_ARRAYS_MAX])
 {

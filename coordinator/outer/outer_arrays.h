@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/status.h"
+#include "common/config/config.h"
 #include "common/tensor/layout.h"
 
 struct outer_state;
@@ -19,6 +21,10 @@ struct outer_array {
     size_t count;
 };
 
+/* A zeroed array of theta or the outer state: in memory, or in `file` if it is not -1 (mem_map). mem_free frees it. */
+void *outer_array_alloc(int file, size_t count, size_t size) MUST_CHECK;
+/* Bytes of theta and the arrays together, as outer_state_init allocates them. */
+uint64_t outer_arrays_bytes(const struct config *config, const struct layout *layout);
 /* Returns their number. */
 size_t outer_arrays_list(const struct outer_state *s, struct outer_array out[OUTER_ARRAYS_MAX]);
 /* half: the arrays are bf16. */

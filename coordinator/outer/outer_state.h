@@ -39,6 +39,7 @@ struct outer_state {
     uint16_t *m_half;            /* [n_params] momentum in bf16, in place of m (outer.state); or NULL */
     float *acc;                  /* [largest fragment] */
     struct outer_fragment *fragments;
+    int file;          /* borrowed: holds theta and the arrays of the state; -1: they are in memory */
     struct pool *pool; /* NULL: one thread */
     struct merger merger;
     struct merge_delta *deltas; /* [WIRE_NAMED_MAX], of one merge */
@@ -71,9 +72,10 @@ struct outer_step {
  * the text. NOMEM. */
 enum status outer_state_init(struct outer_state *s, const struct config *config, const struct layout *layout,
                              struct err *err) MUST_CHECK;
-/* The same with theta[n_params] of the caller, which it takes, also on failure. NULL: it allocates theta. */
+/* The same with theta[n_params] of the caller, which it takes, also on failure. NULL: it allocates theta. `file` not
+ * -1: theta and the arrays of the state are in that open file, mapped (coordinator/outer/outer_arrays.h). */
 enum status outer_state_init_with(struct outer_state *s, const struct config *config, const struct layout *layout,
-                                  float *theta, struct err *err) MUST_CHECK;
+                                  int file, float *theta, struct err *err) MUST_CHECK;
 /* Computes the bytes that outer_state_init will allocate, plus outer_state_reserve for the deltas of `workers`. Needs
  * little memory itself. */
 enum status outer_state_bytes(uint64_t *bytes, const struct config *config, const struct layout *layout,
