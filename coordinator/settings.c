@@ -171,7 +171,7 @@ struct effect {
     const char *needs;
 };
 
-enum { EFFECTS = 15 };
+enum { EFFECTS = 16 };
 
 static void effects_of(const struct config *c, struct effect out[EFFECTS])
 {
@@ -188,6 +188,7 @@ static void effects_of(const struct config *c, struct effect out[EFFECTS])
     const bool momentum = c->outer.optimizer == OPTIMIZER_NESTEROV || c->outer.momentum == 0;
     const bool adam = c->inner.optimizer != OPTIMIZER_SGD || c->outer.optimizer == OPTIMIZER_ADAMW;
     const bool schedule = c->inner.schedule != SCHEDULE_CONSTANT;
+    const bool stores = c->outer.state != OUTER_BF16 || config_outer_vectors(c) || config_down_loses(c);
     const struct effect effects[EFFECTS] = {
         {AT(coordinator.quorum), !async, "a train.method with a barrier (not async)"},
         {AT(train.dynamic_steps), by_speed, "another train.method than ddp"},
@@ -198,6 +199,7 @@ static void effects_of(const struct config *c, struct effect out[EFFECTS])
         {AT(train.eval_tokens), evaluates, "train.eval_every above 0"},
         {AT(merge.rule), rule, "a sparse codec.up"},
         {AT(outer.momentum), momentum, "outer.optimizer nesterov"},
+        {AT(outer.state), stores, "momentum, or a codec.down that loses something"},
         {AT(outer.max_staleness), async, "train.method async"},
         {AT(outer.grace), async, "train.method async"},
         {AT(inner.beta1), adam, "inner.optimizer adamw or muon"},
