@@ -40,7 +40,9 @@ static void fill_state(struct outer_loop *loop, uint64_t round)
     s->worker_id = loop->sync.worker_id;
     s->n_fragments = loop->n_fragments;
     s->form = loop->f[0].form;
-    s->has_residual = loop->feedback;
+    s->has_residual = loop->feedback ? SAVED_RESIDUAL : SAVED_RESIDUAL_NONE;
+    for (uint32_t i = 0; i < loop->n_fragments; i++)
+        if (loop->f[i].fb.decayed) s->has_residual = SAVED_RESIDUAL_DECAYED; /* all are, or they are 0 */
     s->has_live = loop->live != NULL;
     s->has_base = s->has_live && loop->base != loop->theta;
     s->in_round = loop->sync.round == round;
@@ -264,6 +266,7 @@ static bool adopt_state(struct outer_loop *loop)
     const struct saved_state *s = &loop->saved;
     const struct outer_inner *inner = &loop->model.inner;
     bool pending = false;
+    outer_replace_initial(loop);
     memcpy(loop->theta, s->theta, loop->n_params * sizeof(float));
     loop->fresh = !s->live;
     if (s->live) memcpy(loop->live, s->live, loop->n_params * sizeof(float));
@@ -291,6 +294,7 @@ static bool adopt_state(struct outer_loop *loop)
         if (f->fb.residual && s->residual) {
             memcpy(f->fb.residual, s->residual + f->offset, f->count * sizeof(float));
             f->fb.pending = f->pending;
+            f->fb.decayed = s->has_residual == SAVED_RESIDUAL_DECAYED;
         }
         pending = pending || f->pending;
     }

@@ -96,12 +96,14 @@ def sharded(model: GPT2, o: dict[str, Any]) -> GPT2:
             model.h[i] = torch.compile(block, backend="aot_eager")
     values = model.state_dict()
     if "meta" in with_:
-        model.to_empty(device="meta")
+        with torch.device("meta"):
+            model = make_model(o)
     for block in model.h:
         fully_shard(block, **options)
     fully_shard(model, **options)
     if "meta" in with_:
         model.to_empty(device="cpu")
+        model.lm_head.weight = model.wte.weight
         from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
         set_model_state_dict(model, values, options=StateDictOptions(full_state_dict=True))
