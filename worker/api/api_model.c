@@ -241,6 +241,13 @@ static size_t state_parts(void *ctx, struct outer_part *parts, size_t cap)
     return n;
 }
 
+static void state_files(void *ctx, uint64_t *tag_p, uint32_t *n_ranks_p)
+{
+    const struct atoll *a = ctx;
+    *tag_p = a->state_tag;
+    *n_ranks_p = a->state_ranks;
+}
+
 static enum status state_load(void *ctx, const uint8_t *data, size_t size)
 {
     struct atoll *a = ctx;
@@ -330,7 +337,8 @@ enum status api_on_config(void *ctx, const struct msg_config *config, struct out
         model->frozen_ctx = a;
     }
     if (a->state.save && a->state.load)
-        model->inner = (struct outer_inner){.ctx = a, .parts = state_parts, .load = state_load};
+        model->inner =
+            (struct outer_inner){.ctx = a, .parts = state_parts, .load = state_load, .files = state_files};
     return STATUS_OK;
 }
 

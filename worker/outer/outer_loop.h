@@ -51,6 +51,9 @@ struct outer_inner {
     size_t (*parts)(void *ctx, struct outer_part *parts, size_t cap);
     /* Restores the concatenation of these parts. NULL, 0: resets the state to that of a new run. */
     enum status (*load)(void *ctx, const uint8_t *data, size_t size);
+    /* After parts: the files that the program's processes write themselves for this state (worker/outer/rank_file.h).
+     * *n_ranks_p 0: none. NULL: never any. */
+    void (*files)(void *ctx, uint64_t *tag_p, uint32_t *n_ranks_p);
 };
 
 enum { OUTER_PARTS_MAX = 4096 }; /* a part for each tensor of an inner optimizer */
@@ -116,15 +119,17 @@ struct outer_setup {
 
     /* Storage of the worker's state; save_begin NULL: none. One save at a time.
      * save_begin starts to write a state: head (saved_state_head), then body[n]. It atomically replaces the newest
-     * saved state and keeps the previous one. It may run in another thread: state, body and their bytes stay unchanged
-     * until save_poll returns its result. save_poll returns the result of the save. AGAIN: still running (never if
-     * `wait`); OK also if none is running. load returns the newest state (age 0) or the previous one (age 1); NOTFOUND:
-     * none. release ends a load. */
+     * saved state and keeps the previous one, after the files of its ranks are durable. It may run in another thread:
+     * state, body and their bytes stay unchanged until save_poll returns its result. save_poll returns the result of
+     * the save. AGAIN: still running (never if `wait`); OK also if none is running. load returns the newest state (age
+     * 0) or the previous one (age 1); NOTFOUND: none. release ends a load. has_files checks the files of the ranks of a
+     * loaded state; NULL: there are none. */
     void *storage_ctx;
     void (*save_begin)(void *ctx, const struct saved_state *state, const struct outer_part *body, size_t n);
     enum status (*save_poll)(void *ctx, bool wait, struct err *err);
     enum status (*load)(void *ctx, int age, const uint8_t **data_p, size_t *size_p, struct err *err);
     void (*release)(void *ctx, const uint8_t *data, size_t size);
+    enum status (*has_files)(void *ctx, uint64_t tag, uint32_t n_ranks, struct err *err);
 
     /* Clock in microseconds, for the timings in METRICS only; NULL: all timings are 0. */
     uint64_t (*stopwatch_us)(void);

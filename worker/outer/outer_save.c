@@ -102,6 +102,7 @@ static size_t collect_parts(struct outer_loop *loop)
     size_t n_inner = has_inner ? inner->parts(inner->ctx, body + n, OUTER_PARTS_MAX) : 0;
     if (has_inner && !n_inner) return 0;
     for (size_t i = 0; i < n_inner; i++) loop->saved.inner_size += body[n++].size;
+    if (has_inner && inner->files) inner->files(inner->ctx, &loop->saved.tag, &loop->saved.n_ranks);
     for (uint32_t i = 0; i < loop->n_fragments; i++)
         if (loop->f[i].pending)
             body[n++] = (struct outer_part){.data = loop->f[i].payload, .size = loop->f[i].payload_size};
@@ -311,6 +312,8 @@ void outer_restore(struct outer_loop *loop, uint64_t now_us)
         if (status == STATUS_OK) {
             status = saved_state_decode(s, data, size, &err);
             if (status == STATUS_OK) status = check_saved(loop, &err);
+            if (status == STATUS_OK && s->n_ranks && loop->setup.has_files)
+                status = loop->setup.has_files(loop->setup.storage_ctx, s->tag, s->n_ranks, &err);
             bool pending = status == STATUS_OK && adopt_state(loop);
             loop->setup.release(loop->setup.storage_ctx, data, size);
             if (status == STATUS_OK) {
