@@ -26,6 +26,7 @@ from ._structs import DIMS_MAX
 OK, INVALID, REFUSED, UNREACHABLE, NONFINITE, EXHAUSTED, ORDER, NOMEM, IO, FAILED, STOPPED = range(11)
 WAITING, TRAIN, EVALUATE, DONE = range(4)
 CONTINUE, SYNC, DROPPED = range(3)
+CHANGES, PARAMETERS = range(2)  # enum atoll_exchange
 DECAY, MEAN = 1, 2  # flags of a tensor
 _NAME_MAX = 63
 _NO_LIMIT = 2**32 - 1  # seconds

@@ -99,11 +99,11 @@ class Worker:
             raise _lib.InvalidError(f'frozen={frozen!r}: it is "same" or "any"')
         given = script_optimizers.of_script(optimizer)
         self._optimizers = [script_optimizers.innermost(o) for o in given]
-        self.model = open_model(model_or_parameters, self._optimizers, buffers, names)
+        self._ranks: Ranks = ranks()
+        self.model = open_model(model_or_parameters, self._optimizers, buffers, names, self._ranks)
         objects = list(state) if isinstance(state, (list, tuple)) else [state]
         saved = script_optimizers.named(given) + [(f"state[{i}]", o) for i, o in enumerate(objects)]
         state_ = State(saved + list(self.model.objects), self.model.stage)
-        self._ranks: Ranks = ranks()
         tally, schedules = Tally(self._ranks), Schedules(objects)
         self.thread = threading.get_ident()  # that opened it
         self._at_exit = functools.partial(_close_at_exit, weakref.ref(self), os.getpid())
@@ -116,6 +116,7 @@ class Worker:
         if not schedules:  # otherwise these have the rate
             state_.own["lr"] = tally
         try:
+            self.model.share()
             if self._ranks.rank == 0:
                 self._handle = open_handle(self.model, state_, frozen, files, join=join, name=name, dir=dir,
                                            threads=threads, max_wait_s=max_wait)
@@ -161,9 +162,9 @@ class Worker:
             if not self._done:
                 self._handle.leave(text)
             self._info = self._handle.info()
-            self.model.detach()
             self._handle.close()
             self._handle = None
+        self.model.detach()  # after the library, which uses its memory
         self.rounds.close()
         atexit.unregister(self._at_exit)
 
