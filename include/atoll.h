@@ -123,6 +123,8 @@ struct atoll_data {
     uint32_t sample_tokens; /* tokens of one sample, for statistics; 0: 1 */
 };
 
+#define ATOLL_STATE_KEEP SIZE_MAX
+
 struct atoll_part {
     const void *data;
     size_t size;
@@ -134,7 +136,7 @@ struct atoll_part {
 struct atoll_state {
     void *ctx;
     /* Fills up to `cap` (4096) parts and returns their number; 0: an error. The bytes stay unchanged until the next
-     * atoll_begin or atoll_close. */
+     * atoll_begin or atoll_close. ATOLL_STATE_KEEP: the state cannot be saved now, and the newest saved one stays. */
     size_t (*save)(void *ctx, struct atoll_part *parts, size_t cap);
     /* Restores the concatenated parts; NULL, 0: resets the state to that of a new run. Returns 0, or -1 if the bytes do
      * not fit. `data` is borrowed for the call. */
@@ -295,6 +297,13 @@ ATOLL_API enum atoll_status atoll_setting(struct atoll *a, const char *key, char
  *
  * One thread at a time may use one struct atoll_rank. */
 struct atoll_rank;
+/* What the next atoll_push does with the program's state; with train.overlap as long as H, the next atoll_begin. Waits
+ * for a save that still runs. `bytes`: memory that the program takes for a copy of its state.
+ * HELD    It is saved, and stays unchanged until the next atoll_begin.
+ * BESIDE  A copy of it is saved while training goes on. If there is no memory for it and the library's own, the answer
+ *         is HELD, except during overlap and async. */
+enum atoll_save { ATOLL_SAVE_NONE, ATOLL_SAVE_HELD, ATOLL_SAVE_BESIDE };
+ATOLL_API enum atoll_save atoll_next_save(struct atoll *a, uint64_t bytes);
 /* The worker's own folder. "": not known yet. */
 ATOLL_API const char *atoll_dir(const struct atoll *a);
 /* The state of the next saves has the files of `ranks` (at most 4096) ranks with this tag; ranks 0: none. */

@@ -228,6 +228,10 @@ static size_t state_parts(void *ctx, struct outer_part *parts, size_t cap)
     struct atoll *a = ctx;
     struct atoll_part given[OUTER_PARTS_MAX];
     size_t n = call_save(a, given, cap < OUTER_PARTS_MAX ? cap : OUTER_PARTS_MAX);
+    if (n == ATOLL_STATE_KEEP) {
+        log_info("this worker's newest saved state stays: its processes did not save together");
+        return 0;
+    }
     if (!n || n > cap || n > OUTER_PARTS_MAX) {
         log_error("cannot save this worker's state: the program gave no state");
         return 0;

@@ -26,6 +26,17 @@ void atoll_state_files(struct atoll *a, uint64_t tag, uint32_t ranks)
     a->state_ranks = ranks <= SAVED_RANKS_MAX ? ranks : 0;
 }
 
+_Static_assert((int)ATOLL_SAVE_HELD == (int)OUTER_SAVE_HELD && (int)ATOLL_SAVE_BESIDE == (int)OUTER_SAVE_BESIDE,
+               "the same numbers");
+
+enum atoll_save atoll_next_save(struct atoll *a, uint64_t bytes)
+{
+    API_CALL;
+    if (!api_is_here(a) || a->phase != API_JOINED || !a->state.save) return ATOLL_SAVE_NONE;
+    API_SESSION(a);
+    return (enum atoll_save)outer_loop_next_save(a->loop, bytes);
+}
+
 static enum atoll_status check_folder(const char *dir, uint32_t rank, const char *call, struct atoll_error *error)
 {
     if (!dir || !*dir || strlen(dir) >= CONFIG_PATH_MAX)

@@ -208,6 +208,16 @@ bool outer_loop_computing(const struct outer_loop *loop);
  * thread computes, outer_loop_on_message (except for CONFIG, UPLOAD and WELCOME) and outer_loop_tick then call neither
  * the host's functions nor the device. */
 bool outer_loop_exchanges(const struct outer_loop *loop);
+/* What the end of the running segment (outer_loop_train_done), or the beginning of the wanted one, does with the state
+ * of the inner optimizer. Waits for a save that still runs.
+ *   - NONE: nothing.
+ *   - HELD: saves it. The parts stay unchanged until training begins; the last byte of the delta waits for the save.
+ *   - BESIDE: saves a copy while training goes on. `bytes`: memory that the program takes for a copy of its own. Without
+ *     room for all copies the answer is HELD, and with train.overlap BESIDE. */
+enum outer_next_save { OUTER_SAVE_NONE, OUTER_SAVE_HELD, OUTER_SAVE_BESIDE };
+enum outer_next_save outer_loop_next_save(struct outer_loop *loop, uint64_t bytes);
+/* Rounds between two saves now; 0: never. *worst_p: a kill costs at most the training of so many rounds. */
+uint64_t outer_loop_save_every(const struct outer_loop *loop, uint64_t *worst_p);
 /* `step` inner steps are done; the last one took step_us. */
 void outer_loop_train_step(struct outer_loop *loop, uint32_t step, uint64_t step_us);
 
