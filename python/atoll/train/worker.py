@@ -158,12 +158,15 @@ class Worker:
     def _free(self, text: str) -> None:
         if self._script:
             self._script.remove_hooks()
+        if self._ranks.rank:
+            self.rounds.close_state()
         if self._handle:
             if not self._done:
                 self._handle.leave(text)
             self._info = self._handle.info()
             self._handle.close()
             self._handle = None
+        self.rounds.close_state()
         self.model.detach()  # after the library, which uses its memory
         self.rounds.close()
         atexit.unregister(self._at_exit)

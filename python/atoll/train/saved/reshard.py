@@ -116,7 +116,7 @@ def fitted(value: Any, template: Template, where: str, path: tuple[Any, ...] = (
         if tuple(like.shape) != tuple(value.shape):
             raise ValueError(f"{where} has the shape {list(value.shape)}, and the script's {list(like.shape)}")
         return _copied(list(value.pieces), [0] * len(value.shape), value.shape, where)
-    if torch and isinstance(value, torch.Tensor) and value.ndim:
+    if torch and isinstance(value, torch.Tensor) and value.ndim and not is_shard(value):
         like = template(path, value)
         if like is not None and is_shard(like) and tuple(like.shape) == tuple(value.shape):
             whole = Pieces([Piece(tuple(value.shape), (0,) * value.ndim, (), value)])
