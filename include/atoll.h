@@ -309,6 +309,9 @@ ATOLL_API enum atoll_status atoll_setting(struct atoll *a, const char *key, char
 /* Leaves the run: saves the state at a round boundary and tells the coordinator `text` (NULL: "left"), in which '?'
  * replaces control characters. Afterwards only atoll_close and atoll_params are allowed. */
 ATOLL_API void atoll_leave(struct atoll *a, const char *text);
+/* The same without a word, as if the process were killed: the run waits for this worker, which continues from the state
+ * that it saved last. For a worker of several processes that lost one of them. */
+ATOLL_API void atoll_abandon(struct atoll *a);
 /* Frees everything; leaves first if the run is not done. NULL is allowed. */
 ATOLL_API void atoll_close(struct atoll *a);
 

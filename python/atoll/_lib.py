@@ -209,6 +209,7 @@ def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
         "atoll_theta_hash": (c_uint64, [handle]),
         "atoll_setting": (c_int, [handle, c_char_p, c_char_p, c_size_t, error]),
         "atoll_leave": (None, [handle, c_char_p]),
+        "atoll_abandon": (None, [handle]),
         "atoll_close": (None, [handle]),
         "atoll_tokens_open": (c_int, [POINTER(handle), c_char_p, c_uint32, POINTER(c.Data), error]),
         "atoll_tokens_read": (c_int, [handle, c_uint64, c_void_p, error]),
@@ -535,6 +536,11 @@ class Handle:
     def leave(self, text: str) -> None:
         if self._a and os.getpid() == self._pid:
             self._lib.atoll_leave(self._a, text.encode(errors="replace")[: c.TEXT_MAX // 2])
+
+    def abandon(self) -> None:
+        """Ends the connection as a killed process does: the run waits for this worker."""
+        if self._a and os.getpid() == self._pid:
+            self._lib.atoll_abandon(self._a)
 
     def close(self) -> None:
         if self._a and os.getpid() == self._pid:
