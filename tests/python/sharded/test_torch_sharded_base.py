@@ -42,12 +42,12 @@ class Together(ShardedRun):
         self.assertGreater(np.frombuffer(bases[0][2], np.float32).std(), 0.1)
 
     def test_evaluations_are_collective(self) -> None:
-        """5 validation samples in parts of 2 over 2 ranks: each rank calls evaluate equally often, with parts of equal
+        """73 validation samples in parts of 8 over 2 ranks: each calls evaluate equally often, with parts of equal
         size, and the loss is that of one process."""
         losses = {}
         for name, processes, options in (("one", 1, {}), ("fsdp", 2, {"parallel": "fsdp"}),
                                          ("ddp", 2, {"parallel": "ddp"})):
-            sections = {"train": {"max_steps": 10, "batch_size": 8, "eval_every": 1, "eval_batches": 5}}
+            sections = {"train": {"max_steps": 10, "batch_size": 8, "eval_every": 1, "eval_tokens": 73 * 32}}
             self.train(f"eval-{name}", processes, sections, evaluate=True, odd=True, **options)
             losses[name] = [e["loss"] for e in self.events("eval")]
         self.assertGreater(len(losses["one"]), 1)
