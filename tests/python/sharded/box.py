@@ -175,8 +175,8 @@ def main(name: str, given: dict[str, Any]) -> None:
     end = whole(model)
     if o["record"] and rank == 0:
         np.savez(f"{o['record']}/{name}.npz", end=end, **starts)
-    print(f"rank {rank} hash {worker.info().theta_hash} calls {calls} names {','.join(t.name for t in worker.model.tensors)}",
-          flush=True)
+    names = ",".join(t.name for t in worker.model.tensors) if rank == 0 else ""
+    print(f"rank {rank} hash {worker.info().theta_hash} calls {calls} {names}", flush=True)
     if o["parallel"] != "one":
         dist.destroy_process_group()
 

@@ -43,4 +43,5 @@ class ShardedRun(TorchRun):
         return found[0]
 
     def names(self, name: str) -> str:
-        return re.findall(r"rank 0 .* names (\S+)", self.log(name))[0]
+        """Names of the exchanged tensors, with commas."""
+        return re.findall(r"rank 0 .* (\S+)", self.log(name))[0]

@@ -23,6 +23,21 @@ class Equality(ShardedRun):
             name = f"{parallel}{processes}"
             self.compare(one, name, self.train(name, processes, parallel=parallel, odd=True), 1e-6)
 
+    def test_other_hosts(self) -> None:
+        """Ranks that do not find the memory of rank 0 send their blocks: the same bits."""
+        for parallel, processes, elsewhere in (("fsdp", 2, [1]), ("ddp", 2, [1]), ("hsdp", 4, [1, 3]),
+                                               ("hsdp", 4, [2, 3])):
+            for codec in ("fp32", "int8"):
+                sections = {"codec": {"up": codec, "down": codec}}
+                name = f"{parallel}-{codec}-{''.join(map(str, elsewhere))}"
+                options = {"parallel": parallel, "odd": True}
+                here = self.train(f"{name}-here", processes, sections, **options)
+                there = self.train(f"{name}-there", processes, sections, elsewhere=elsewhere, **options)
+                self.assertIn(f"{len(elsewhere)} of {processes} processes are on other hosts", self.log(f"{name}-there"))
+                self.assertNotIn("other hosts", self.log(f"{name}-here"))
+                self.assertEqual(self.theta(f"{name}-there"), self.theta(f"{name}-here"))
+                np.testing.assert_array_equal(there["end"], here["end"])
+
 
 if __name__ == "__main__":
     unittest.main()
