@@ -15,7 +15,8 @@ from boxes import BOXES, RANKS, BoxRun, Storm
 KILLS = int(os.environ.get("ATOLL_TEST_KILLS", "10"))
 SEED = 42
 # Of each ten kills: five ranks, two boxes, two coordinators, a native worker.
-VICTIMS = ["box-a/0", "coordinator", "box-b/1", "box-a", "box-b/0", "native", "box-a/1", "coordinator", "box-b", "box-a/0"]
+VICTIMS = ["box-a/0", "coordinator", "box-b/1", "box-a", "box-b/0", "native", "box-a/1", "coordinator", "box-b",
+           "box-a/0"]
 
 
 class Kills(BoxRun):
