@@ -23,6 +23,9 @@ enum train_method { METHOD_DDP, METHOD_LOCAL_SGD, METHOD_DILOCO, METHOD_STREAMIN
 enum optimizer { OPTIMIZER_SGD, OPTIMIZER_NESTEROV, OPTIMIZER_ADAMW, OPTIMIZER_MUON };
 enum schedule { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_WSD };
 enum precision { PRECISION_FP32, PRECISION_BF16 };
+/* Momentum and residual at the coordinator. AUTO: not resolved; in the settings of a run: of a release without the key,
+ * so fp32. */
+enum outer_form { OUTER_AUTO, OUTER_FP32, OUTER_BF16 };
 /* What the backward pass recomputes instead of keeping; each level recomputes more (worker/model/model.h). */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_ACT, RECOMPUTE_NORM, RECOMPUTE_BLOCK, RECOMPUTE_AUTO };
 enum choice_auto { CHOICE_OFF, CHOICE_ON, CHOICE_AUTO };
@@ -88,6 +91,7 @@ struct config {
     struct {
         enum optimizer optimizer; /* sgd | nesterov | adamw; defaults follow the method */
         double learning_rate, momentum;
+        enum outer_form state;  /* type of the stored momentum and residual */
         uint32_t max_staleness; /* maximum staleness of an accepted delta, in rounds (async) */
         char grace[16];         /* auto, or seconds in which arrivals become one outer step (async) */
     } outer;
@@ -110,7 +114,7 @@ struct config {
     } coordinator;
     struct {
         uint32_t every, keep;  /* rounds between checkpoints; number of kept checkpoints (0 = all) */
-        uint32_t worker_every; /* rounds between saves of a worker's own state; 0 = never */
+        char worker_every[16]; /* rounds between saves of a worker's own state: a number, 0 = never; or auto */
     } checkpoint;
     struct {
         char level[16]; /* error | warn | info | debug | trace; local */
@@ -189,7 +193,11 @@ bool config_syncs_updates(const struct config *config);
 /* train.eval_every: rounds between evaluations, or inner steps of a worker if *steps_p; 0: only at the end. A text that
  * is neither counts as 0; config_resolve refuses it. */
 uint32_t config_eval_every(const struct config *config, bool *steps_p);
-/* Rounds between saves of a worker's state; 0: it is never saved. */
+/* checkpoint.worker_every: auto, by what saves cost. */
+bool config_saves_auto(const struct config *config);
+/* The number in it; auto: 1. UINT32_MAX: a text that is neither, which config_resolve refuses. */
+uint32_t config_worker_every(const struct config *config);
+/* Rounds between saves of a worker's state; 0: it is never saved. auto: 1, from which the worker begins. */
 uint64_t config_save_every(const struct config *config);
 /* "ddp", "local-sgd", "diloco" or "async". */
 const char *config_method_name(enum train_method method);

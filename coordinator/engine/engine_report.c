@@ -10,6 +10,7 @@
 #include "common/os/json_file.h"
 #include "common/os/run_status.h"
 #include "coordinator/engine/engine_impl.h"
+#include "coordinator/outer/outer_arrays.h"
 
 enum { WAITING_KEPT_US = 100000 };
 
@@ -309,6 +310,8 @@ static json_t *worker_json(const struct engine *e, const char *name, const struc
     json_object_set_new(o, "aside",
                         m && admission_is_aside(e, m) ? json_string(admission_aside_text(e, m, text, sizeof text))
                                                       : json_null());
+    json_object_set_new(o, "saves_every", s && s->saves.every ? json_integer(s->saves.every) : json_null());
+    json_object_set_new(o, "kill_costs_rounds", s && s->saves.every ? json_integer(s->saves.worst) : json_null());
     json_object_set_new(o, "norm_ratio", m && m->norm_ratio > 0 ? json_real(m->norm_ratio) : json_null());
     return o;
 }
@@ -378,11 +381,27 @@ static void add_pace(json_t *o, const struct engine *e, const struct engine_summ
     if (e->link_text[0]) run_status_set(o, "bottleneck", json_string(e->link_text));
 }
 
+/* What the kill of a worker costs that does not save its state each round. */
+static void note_saves(json_t *notes, const struct engine *e)
+{
+    enum { NAMED_MAX = 4 };
+    uint32_t n = 0;
+    for_each_session(e, s) {
+        if (s->saves.every <= 1 || n++ >= NAMED_MAX) continue;
+        json_array_append_new(notes, json_sprintf("%s saves its state every %u rounds: a kill costs at most %u rounds "
+                                                  "of its optimizer state",
+                                                  s->name, s->saves.every, s->saves.worst));
+    }
+    if (n > NAMED_MAX)
+        json_array_append_new(notes, json_sprintf("%u more workers do not save their state each round", n - NAMED_MAX));
+}
+
 static void add_notes(json_t *o, const struct engine *e)
 {
     json_t *notes = json_array();
     for (int i = 0; i < ENGINE_NOTES; i++)
         if (e->notes[i][0]) json_array_append_new(notes, json_string(e->notes[i]));
+    note_saves(notes, e);
     run_status_set(o, "notes", notes);
 }
 
@@ -439,6 +458,8 @@ static json_t *status_object(const struct engine *e)
     run_status_set(o, "other_bytes_down", json_integer((json_int_t)sum.other_down));
     run_status_set(o, "restarts", json_integer((json_int_t)sum.restarts));
     if (l->down[0]) run_status_set(o, "down", json_string(l->down));
+    if (l->modelled && l->state_file >= 0)
+        run_status_set(o, "file_bytes", json_integer((json_int_t)outer_arrays_bytes(&e->config, &l->layout)));
     if (e->config.train.method == METHOD_ASYNC) run_status_set(o, "staleness", json_counts(e->stale, ROUND_STALENESS));
     add_refusals(o, e);
     add_notes(o, e);

@@ -9,6 +9,7 @@ import random
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from atoll.train.files import given_files
 from atoll.train.notes import StepNotes
 from atoll.train.samples import count_tokens, describe
 from atoll.train.state import State
+from atoll.train.shards import blocks
 from atoll.train.torch_model import TorchModel, refuse_sharded, unwrap
 
 torch.set_num_threads(1)
@@ -91,54 +93,101 @@ class Tensors(unittest.TestCase):
 
 
 class Copies(unittest.TestCase):
-    def attached(self, module: nn.Module) -> tuple[TorchModel, np.ndarray]:
+    """Both forms of the exchange: theta - trained is added to change, or the trained parameters are written there."""
+
+    def attached(self, module: nn.Module, changes: bool = True) -> tuple[TorchModel, np.ndarray, np.ndarray]:
         model = TorchModel(module)
-        flat = np.zeros(sum(int(np.prod(t.shape)) for t in model.tensors), np.float32)
-        model.attach(flat)
-        return model, flat
+        model.share()
+        n = [int(np.prod(t.shape)) for t in model.tensors]
+        model.exchange.place([0, *np.cumsum(n[:-1])], changes)
+        return model, model.exchange.segment.theta, model.exchange.segment.change
 
     def test_both_ways(self) -> None:
         module = Tied()
         module.norm.weight.data = torch.tensor([1.0, 2, 3, 4])
-        model, flat = self.attached(module)
-        model.read(initial=True)
-        np.testing.assert_array_equal(flat[:28], module.embed.weight.detach().numpy().ravel())
-        np.testing.assert_array_equal(flat[28:32], [1, 2, 3, 4])
-        flat += 1
+        model, theta, change = self.attached(module)
+        model.put(initial=True)
+        np.testing.assert_array_equal(theta[:28], module.embed.weight.detach().numpy().ravel())
+        np.testing.assert_array_equal(theta[28:32], [1, 2, 3, 4])
+        self.assertFalse(change.any())
+        theta += 1
         embed = module.embed.weight
-        model.write()
+        model.take()
         self.assertIs(module.embed.weight, embed)
         self.assertIs(module.head.weight, embed)
-        np.testing.assert_array_equal(embed.detach().numpy().ravel(), flat[:28])
+        np.testing.assert_array_equal(embed.detach().numpy().ravel(), theta[:28])
         self.assertTrue(torch.equal(module.norm.running_mean, torch.ones(4)))
 
     def test_layouts_in_memory(self) -> None:
         """Channels-last and transposed tensors go in the order of their shape."""
         module = nn.Conv2d(3, 4, 2, bias=False).to(memory_format=torch.channels_last)
-        model, flat = self.attached(module)
-        model.read(initial=True)
-        np.testing.assert_array_equal(flat, module.weight.detach().contiguous().numpy().ravel())
-        model.write()
+        model, theta, change = self.attached(module)
+        model.put(initial=True)
+        np.testing.assert_array_equal(theta, module.weight.detach().contiguous().numpy().ravel())
+        model.take()
         self.assertTrue(module.weight.is_contiguous(memory_format=torch.channels_last))
+        with torch.no_grad():
+            module.weight[1, 2] += 1
+        model.put()
+        self.assertEqual(int((change != 0).sum()), 4)
+        np.testing.assert_array_equal(change, theta - module.weight.detach().contiguous().numpy().ravel())
+
+    def test_residual_stays(self) -> None:
+        """The library's residual in change is added to, with the rounding of (theta - trained) + residual in fp32."""
+        module = nn.Linear(50, 40)
+        model, theta, change = self.attached(module)
+        rng = np.random.default_rng(1)
+        theta[:], change[:] = (rng.normal(size=theta.size).astype(np.float32) for _ in range(2))
+        residual = change.copy()
+        model.put()
+        trained = np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
+        np.testing.assert_array_equal(change, (theta - trained) + residual)
+
+    def test_pieces(self) -> None:
+        """Tensors that are moved in several pieces give the same numbers."""
+        module = nn.ParameterList([torch.randn(5, 7, 3), torch.randn(1000), torch.tensor(2.0)])
+        expected = np.concatenate([p.detach().numpy().ravel() for p in module])
+        with mock.patch.object(blocks, "_ROWS", 10):
+            model, theta, change = self.attached(module)
+            model.put(initial=True)
+            np.testing.assert_array_equal(theta, expected)
+            theta += 1
+            model.put()
+            np.testing.assert_array_equal(change, theta - expected)
+            model.take()
+        np.testing.assert_array_equal(np.concatenate([p.detach().numpy().ravel() for p in module]), theta)
 
     def test_half_precision(self) -> None:
         """An unchanged parameter sends zero, a changed one its change; the rest of the fp32 value stays."""
         for dtype in (torch.bfloat16, torch.float16):
-            module = nn.Linear(50, 40).to(dtype)
-            model, flat = self.attached(module)
-            theta = np.random.default_rng(1).normal(size=len(flat)).astype(np.float32)
-            flat[:] = theta
-            model.write()
-            rounded = module.weight.detach().float().numpy().ravel()
-            self.assertGreater(np.abs(rounded - theta[:2000]).max(), 0)
-            model.read()
-            np.testing.assert_array_equal(flat, theta)
+            for changes in (True, False):
+                module = nn.Linear(50, 40).to(dtype)
+                model, theta, change = self.attached(module, changes)
+                start = np.random.default_rng(1).normal(size=len(theta)).astype(np.float32)
+                theta[:], change[:] = start, 0 if changes else start
+                model.take(begin=True)
+                rounded = module.weight.detach().float().numpy().ravel()
+                self.assertGreater(np.abs(rounded - start[:2000]).max(), 0)
+                model.put()
+                np.testing.assert_array_equal(change, 0 * start if changes else start)
+                with torch.no_grad():
+                    module.weight[0] += 0.5
+                moved = module.weight.detach().float().numpy().ravel() - rounded
+                model.put()
+                now = start - change if changes else change
+                np.testing.assert_allclose(now[:2000], start[:2000] + moved, atol=1e-7)
+                np.testing.assert_array_equal(now[50:], start[50:])
+
+    def test_nothing_is_added_if_a_number_is_not_finite(self) -> None:
+        """The library gets one NaN, in the tensor that has it; large numbers whose sum overflows are fine."""
+        for value, dropped in ((float("nan"), True), (float("inf"), True), (3e38, False)):
+            module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2, bias=False))
+            model, theta, change = self.attached(module)
             with torch.no_grad():
-                module.weight[0] += 0.5
-            change = module.weight.detach().float().numpy().ravel() - rounded
-            model.read()
-            np.testing.assert_allclose(flat[:2000], theta[:2000] + change, atol=1e-7)
-            np.testing.assert_array_equal(flat[50:], theta[50:])
+                module[1].weight[:, 1] = value
+            model.put()
+            self.assertEqual(list(np.flatnonzero(np.isnan(change))), [8] if dropped else [])
+            self.assertEqual(change[:8].any(), not dropped)
 
     def test_evaluation_mode(self) -> None:
         module = Tied()
@@ -163,29 +212,33 @@ class Sharded(unittest.TestCase):
         import torch.distributed as dist
         from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
         from torch.distributed.optim import ZeroRedundancyOptimizer
+        from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
         with tempfile.TemporaryDirectory() as folder:
             dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
             try:
-                sharded = nn.Linear(4, 4)
-                fully_shard(sharded, mesh=dist.device_mesh.init_device_mesh("cpu", (1,)))
+                mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+                parallel = parallelize_module(nn.Linear(4, 4), mesh, ColwiseParallel())
                 zero = ZeroRedundancyOptimizer(nn.Linear(2, 2).parameters(), torch.optim.SGD, lr=1)
-                with self.assertRaisesRegex(atoll.InvalidError, "FSDP shards.*use DistributedDataParallel"):
-                    refuse_sharded(sharded, [])
-                with self.assertRaisesRegex(atoll.InvalidError, "FSDP shards.*use DistributedDataParallel"):
-                    refuse_sharded(FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu")), [])
-                with self.assertRaisesRegex(atoll.InvalidError, "ZeroRedundancyOptimizer shards.*use the plain"):
-                    refuse_sharded(nn.Linear(2, 2), [zero])
+                for module, line in (
+                    (parallel, "tensor parallelism: shard the model with .*fully_shard"),
+                    (FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu")), "FSDP1.*fully_shard"),
+                    (dict(parallel.named_parameters()), "DTensors without fully_shard"),
+                ):
+                    with self.assertRaisesRegex(atoll.InvalidError, line):
+                        refuse_sharded(module, [])
+                refuse_sharded(fully_shard(nn.Linear(4, 4), mesh=mesh), [])
+                refuse_sharded(nn.Linear(2, 2), [zero])
             finally:
                 dist.destroy_process_group()
 
     def test_deepspeed(self) -> None:
         module = nn.Linear(2, 2)
         module.weight.ds_id = 1  # as DeepSpeed marks the parameters of ZeRO 3
-        with self.assertRaisesRegex(atoll.InvalidError, "DeepSpeed ZeRO shards.*one worker for each GPU"):
+        with self.assertRaisesRegex(atoll.InvalidError, "DeepSpeed ZeRO.*fully_shard"):
             refuse_sharded(module, [])
         engine = type("DeepSpeedEngine", (nn.Module,), {})()
-        with self.assertRaisesRegex(atoll.InvalidError, "DeepSpeed ZeRO shards"):
+        with self.assertRaisesRegex(atoll.InvalidError, "DeepSpeed ZeRO.*fully_shard"):
             refuse_sharded(engine, [])
 
 

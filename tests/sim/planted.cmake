@@ -278,7 +278,7 @@ atoll_planted(mixed_with_wrong_weight worker/outer/outer_segment.c
 atoll_planted(sync_point_missed worker/sync/sync_segment.c
     "if (p->sent > s->step && p->sent < next) next = p->sent;"
     "")
-atoll_planted(round_resumed_at_its_start worker/outer/outer_save.c
+atoll_planted(round_resumed_at_its_start worker/outer/outer_restore.c
     "sync_resume_round(&loop->sync, &s->task, s->step)"
     "sync_resume_round(&loop->sync, &s->task, s->step / 2)")
 

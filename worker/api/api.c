@@ -162,15 +162,27 @@ enum atoll_status atoll_set_data(struct atoll *a, const struct atoll_data *train
     return ATOLL_OK;
 }
 
-void atoll_leave(struct atoll *a, const char *text)
+/* Ends the connection. `text`: for the coordinator; NULL: it gets none. */
+static void end_session(struct atoll *a, const char *text)
 {
-    API_CALL;
     if (!api_is_here(a) || a->phase == API_LEFT) return;
     API_SESSION(a);
-    if (a->phase == API_JOINED) worker_session_leave(a->session, text ? text : "left");
+    if (a->phase == API_JOINED && text) worker_session_leave(a->session, text);
     a->phase = API_LEFT;
     a->round.open = a->evaluating = false;
     if (a->session) worker_session_disconnect(a->session);
+}
+
+void atoll_leave(struct atoll *a, const char *text)
+{
+    API_CALL;
+    end_session(a, text ? text : "left");
+}
+
+void atoll_abandon(struct atoll *a)
+{
+    API_CALL;
+    end_session(a, NULL);
 }
 
 void atoll_close(struct atoll *a)

@@ -38,7 +38,8 @@ class ModuleHooks:
         number, handle.next_id = handle.next_id, _FAR
         try:
             self._handles = [
-                module.register_forward_pre_hook(_Hook(before), with_kwargs=True),
+                # Before those of fully_shard, which gather the parameters that an exchange changes.
+                module.register_forward_pre_hook(_Hook(before), prepend=True, with_kwargs=True),
                 module.register_forward_hook(_Hook(after), with_kwargs=True),
             ]
         finally:

@@ -10,10 +10,13 @@ import numpy as np
 
 from .. import _lib
 from .files import given_files
+from .ranks import Ranks
 from .state import State
 
 
-def open_model(model: Any, optimizers: list[Any], buffers: str, names: Mapping[str, str] | None) -> Any:
+def open_model(
+    model: Any, optimizers: list[Any], buffers: str, names: Mapping[str, str] | None, ranks: Ranks
+) -> Any:
     """A TorchModel or a NumpyModel. Raises TypeError for anything else, and InvalidError for one that cannot train."""
     first = next(iter(model.values()), None) if isinstance(model, Mapping) else None
     if isinstance(first, np.ndarray):
@@ -25,7 +28,7 @@ def open_model(model: Any, optimizers: list[Any], buffers: str, names: Mapping[s
         from .torch_model import TorchModel, refuse_sharded
 
         refuse_sharded(model, optimizers)
-        found = TorchModel(model, buffers=buffers, names=names)
+        found = TorchModel(model, buffers=buffers, names=names, ranks=ranks)
         found.set_optimizers(optimizers)
         return found
     raise TypeError(
@@ -46,10 +49,11 @@ def open_handle(model: Any, state: State, frozen: str, files: Any, **options: An
         frozen=fixed.listed if fixed else (),
         frozen_any=frozen == "any",
         frozen_read=fixed.read if fixed and fixed.in_files else None,
+        **model.memory,
         **options,
     )
     try:
-        model.attach(handle.params)
+        model.attach(handle)
     except BaseException:
         handle.close()
         raise

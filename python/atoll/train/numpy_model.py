@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from .. import _lib
-from .sampled import digest
 
 
 class NumpyModel:
     """parameters: name -> float32 array, which the program updates in place. mean: names that are averaged only."""
 
-    devices, is_cuda, stage, hooked, frozen = "cpu", False, None, None, None
+    devices, is_cuda, stage, hooked, frozen, sharded = "cpu", False, None, None, None, False
 
     def __init__(self, parameters: Mapping[str, np.ndarray]) -> None:
         self.module: Any = parameters
@@ -34,14 +33,26 @@ class NumpyModel:
         self.files: dict[str, bytes] = {}
         self.objects: list[tuple[str, Any]] = []
 
-    def attach(self, flat: np.ndarray) -> None:
-        """flat: [n_params] float32, the run's parameters; it stays valid until detach."""
-        self._slices, at = [], 0
+    def share(self) -> None:
+        """Numpy programs have one process, and the library has the memory."""
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What the library borrows: nothing."""
+        return {}
+
+    def attach(self, handle: _lib.Handle) -> None:
+        """Takes the run's parameters of the library: they stay valid until detach."""
+        flat, self._slices, at = handle.params, [], 0
         for array in self._arrays:
             self._slices.append(flat[at : at + array.size].reshape(array.shape))
             at += array.size
 
+    def place(self, handle: Any) -> None:
+        """The parameters lie in the order of the arrays."""
+
     def detach(self) -> None:
+        """The worker has left the run."""
         self._slices = []
 
     def follow(self) -> None:
@@ -62,22 +73,15 @@ class NumpyModel:
                 )
             self._arrays[i] = now
 
-    def digest(self) -> bytes:
-        """Equal for equal parameters."""
-        return digest(self._arrays)
-
-    def read(self, *, initial: bool = False) -> None:
+    def put(self, initial: bool = False) -> None:
         """Copies the arrays to the run's parameters."""
         for array, part in zip(self._arrays, self._slices):
             np.copyto(part, array)
 
-    def write(self) -> None:
+    def take(self, begin: bool = False) -> None:
         """Copies the run's parameters to the arrays."""
         for array, part in zip(self._arrays, self._slices):
             np.copyto(array, part)
-
-    def broadcast(self, ranks: Any) -> None:
-        """Numpy programs have one process."""
 
     @contextmanager
     def evaluating(self) -> Iterator[Any]:

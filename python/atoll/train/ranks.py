@@ -1,7 +1,8 @@
-"""The processes of one worker: rank 0 speaks with the coordinator, the others follow it (DistributedDataParallel)."""
+"""The processes of one worker: rank 0 speaks with the coordinator, the others follow it."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -25,9 +26,26 @@ class Ranks:
         """Sends bytes of rank 0 to all ranks; the others give None."""
         return data or b""
 
-    def call(self, function: Callable[[], bytes]) -> bytes:
-        """Runs a function on rank 0. Its bytes, or its error as an Error, reach all ranks."""
+    def call(self, function: Callable[[], bytes], serve: Callable[[bytes], None] | None = None) -> bytes:
+        """Runs a function on rank 0. Its bytes, or its error as an Error, reach all ranks.
+
+        serve: what the other ranks do for each request that the function makes by `ask`.
+        """
         return function()
+
+    def ask(self, request: bytes) -> None:
+        """In a function that rank 0 runs by `call`: the other ranks call serve(request) now."""
+
+    def meet(self) -> None:
+        """Returns when all ranks have called it."""
+
+    def send(self, value: Any, to: int) -> None:
+        """Sends a tensor to a rank that calls receive."""
+        raise NotImplementedError
+
+    def receive(self, shape: tuple[int, ...], dtype: Any, sender: int) -> Any:
+        """The tensor that a rank sends."""
+        raise NotImplementedError
 
     def gather(self, data: bytes) -> list[bytes]:
         """The bytes of each rank, in rank order, on every rank."""
@@ -71,20 +89,40 @@ class TorchRanks(Ranks):
             self._dist.broadcast(t, 0)
         return t.cpu().numpy().tobytes()
 
-    def call(self, function: Callable[[], bytes]) -> bytes:
-        data: bytes | None = None
-        error: Exception | None = None
+    def call(self, function: Callable[[], bytes], serve: Callable[[bytes], None] | None = None) -> bytes:
         if self.rank == 0:
             try:
-                data = b"+" + function()
+                data = function()
             except Exception as e:
-                error, data = e, b"-" + str(e).encode()
-        data = self.bytes(data)
-        if error:
-            raise error
-        if data[:1] == b"-":
-            raise Error(f"rank 0: {data[1:].decode()}")
-        return data[1:]
+                self.bytes(b"-" + str(e).encode())
+                raise
+            self.bytes(b"+" + data)
+            return data
+        while True:
+            data = self.bytes(None)
+            if data[:1] == b"-":
+                raise Error(f"rank 0: {data[1:].decode()}")
+            if data[:1] == b"+":
+                return data[1:]
+            assert serve
+            serve(data[1:])
+
+    def ask(self, request: bytes) -> None:
+        self.bytes(b"?" + request)
+
+    def meet(self) -> None:
+        self.gather(b"")
+
+    def send(self, value: Any, to: int) -> None:
+        raw = value.detach().to(self._device).contiguous().reshape(-1).view(self._torch.uint8)
+        if raw.numel():
+            self._dist.send(raw, to)
+
+    def receive(self, shape: tuple[int, ...], dtype: Any, sender: int) -> Any:
+        value = self._torch.empty(shape, dtype=dtype, device=self._device)
+        if value.numel():
+            self._dist.recv(value.view(-1).view(self._torch.uint8), sender)
+        return value
 
     def gather(self, data: bytes) -> list[bytes]:
         sizes = self._all_gather(self._torch.tensor([len(data)], dtype=self._torch.int64, device=self._device))
@@ -114,6 +152,17 @@ class TorchRanks(Ranks):
         out = [self._torch.empty_like(t) for _ in range(self.size)]
         self._dist.all_gather(out, t)
         return out
+
+
+def is_of_lost_process(error: BaseException | None) -> bool:
+    """A collective failed, because another process of this worker has ended or is not reached."""
+    dist = getattr(sys.modules.get("torch"), "distributed", None)
+    while error is not None and dist is not None and dist.is_available():
+        backend = isinstance(error, RuntimeError) and re.search(r"gloo|nccl|ProcessGroup", str(error), re.IGNORECASE)
+        if backend or isinstance(error, getattr(dist, "DistError", ())):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def ranks() -> Ranks:

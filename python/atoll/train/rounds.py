@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ class Rounds:
         self.evaluate: Callable[[Any, np.ndarray], tuple[float, int]] | None = None
         self._error: BaseException | None = None  # of rank 0, raised at the sync point, where all ranks meet
         self._parts: list[tuple[int, float, float, float]] = []  # of a round: steps, loss, seconds trained, waited
-        self._ranks_agree = ranks.size == 1
+        self._ranks_agree, self._placed = ranks.size == 1, False
         self._opened, self._next_line, self._waited = time.perf_counter(), 3.0, 0.0
         self._bytes = (0, 0)
 
@@ -70,6 +70,10 @@ class Rounds:
                 if self.train is None
                 else "the run was joined with another training set: give atoll.batches the one that it trains on"
             )
+
+    def close_state(self) -> None:
+        """Completes what this rank writes of a saved state."""
+        self._state.close()
 
     def close(self) -> None:
         """The worker has left the run."""
@@ -153,13 +157,11 @@ class Rounds:
                 self._join()
                 joined = True
             done = self._wait_for_round()
-            self._share_state()
+            self._state.share(self._ranks)
             if not done:
                 self._take_round(dropped)
             self._model.follow()
-            if self.handle:
-                self._model.write()
-            self._model.broadcast(self._ranks)
+            self._model.take(begin=not done)
             self._move("run done" if done else "round")
             self._waited = time.perf_counter() - began
             return dropped
@@ -171,16 +173,19 @@ class Rounds:
         """Hands the parameters of the round to the library; True: the round was dropped."""
         self._model.follow()
         self._check_ranks()
-        self._state.gather(self._ranks)
-        return self._ranks.call(lambda: self._push_rank0(lost)) == b"dropped"
+        if self._ranks.call(lambda: self._is_wanted(lost)) == b"dropped":
+            return True
+        self._model.put()
+        self._state.prepare(self._ranks, self.handle)
+        return self._ranks.call(self._push_rank0) == b"dropped"
 
-    def _push_rank0(self, lost: bool) -> bytes:
+    def _is_wanted(self, lost: bool) -> bytes:
         error, self._error = self._error, None
         if error:
             raise error
-        if lost:
-            return b"dropped"
-        self._model.read()
+        return b"dropped" if lost else b"wanted"
+
+    def _push_rank0(self) -> bytes:
         try:
             self.handle.push()  # type: ignore[union-attr]
         except _lib.NonFiniteError as e:
@@ -192,35 +197,41 @@ class Rounds:
         """At the first sync point: the ranks average their gradients if their parameters are equal after some steps."""
         if self._ranks_agree:
             return
-        digests = self._ranks.gather(self._model.digest())
-        other = next((i for i, digest in enumerate(digests) if digest != digests[0]), None)
-        if other is not None:
+        rows = self._ranks.gather(self._model.digests().tobytes())
+        differ = _differing_replicas([np.frombuffer(row, np.uint64).reshape(-1, 2) for row in rows])
+        if differ:
             raise _lib.Error(
-                f"processes 0 and {other} of torchrun hold different parameters after {self.steps} steps: give "
-                "atoll.Worker a model in DistributedDataParallel, or start one worker for each process without torchrun"
+                f"processes {differ[0]} and {differ[1]} of torchrun hold different parameters after {self.steps} "
+                "steps: give atoll.Worker a model in DistributedDataParallel or fully_shard, or start one worker for "
+                "each process without torchrun"
             )
         self._ranks_agree = True
 
     def _join(self) -> None:
         self._schedules.note_initial()
         self._state.note_initial()
+        self._state.open(self._ranks, self.handle)
         self._joined_with = describe(self.train)
         if self.handle:
             self.handle.set_data(self._joined_with, describe(self.val) if self.evaluate else _lib.Data())
-            self._model.read(initial=True)
+        self._model.put(initial=True)
 
     def _wait_for_round(self) -> bool:
         """Waits for the next round, and evaluates meanwhile. True: the run is done."""
         event = _lib.WAITING
         while event not in (_lib.TRAIN, _lib.DONE):
             event = self._wait()
+            if event != _lib.WAITING and not self._placed:
+                self._model.place(self.handle)
+                self._placed = True
             if event == _lib.EVALUATE:
                 self._run_evaluation()
         return event == _lib.DONE
 
     def _wait(self) -> int:
         """The next event. With several ranks, all of them meet here in each slice, so that no collective times out."""
-        event = int(self._ranks.call(lambda: b"%d" % self.handle.wait(_SLICE_MS)))  # type: ignore[union-attr]
+        serve = self._model.frozen.serve if self._model.frozen else None
+        event = int(self._ranks.call(lambda: b"%d" % self.handle.wait(_SLICE_MS), serve))  # type: ignore[union-attr]
         waited = time.perf_counter() - self._opened
         if event == _lib.WAITING and self.handle and waited > self._next_line:
             text = self.handle.text()
@@ -229,23 +240,15 @@ class Rounds:
             self._next_line = 2 * waited
         return event
 
-    def _share_state(self) -> None:
-        """A state that was restored, or reset, on rank 0 goes to the other ranks, with what each of them had alone."""
-        if self._ranks.size == 1:
-            return
-        changed, self._state.changed = self._state.changed, False
-        data = self._ranks.call(lambda: self._state.copy() if changed else b"")
-        if data and self._ranks.rank:
-            self._state.load(data)
-            self._state.load_rank(self._ranks.rank)
-
     def _take_round(self, dropped: bool) -> None:
+        self._state.prepare(self._ranks, self.handle)
         r = self.handle.begin() if self.handle else self.round
         whole = self._ranks.numbers([r.round, r.steps, r.step_samples, r.worker])
         real = np.frombuffer(self._ranks.bytes(np.array([r.position, r.position_rate, r.lr, r.epoch]).tobytes()))
         position, rate, lr, epoch = (float(v) for v in real)
         self.round = _lib.Round(whole[0], whole[1], whole[2], position, rate, whole[3], lr, epoch)
         self.steps = 0
+        self._state.begun()
         self._tally.begin_round()
         if not self.lasting:
             self._check_every()
@@ -277,20 +280,48 @@ class Rounds:
     # --- evaluation -------------------------------------------------------------------------------------------------
 
     def _run_evaluation(self) -> None:
-        """Evaluates a piece of the validation samples; rank r takes every part r, r + size, ..."""
+        """Evaluates a piece of the validation samples, in parts that the ranks share."""
         task = self.handle.evaluation() if self.handle else _lib.Evaluation(0, 0, 1, 0)
         task = _lib.Evaluation(*self._ranks.numbers([task.start, task.count, task.part, task.n_parts]))
         self._model.follow()
-        if self.handle:
-            self._model.write()
-        self._model.broadcast(self._ranks)
+        self._model.take()
         sums = np.zeros((2, task.n_parts))  # losses, tokens
         if self.evaluate:
             with self._model.evaluating() as model:
-                for part in range(self._ranks.rank, task.n_parts, self._ranks.size):
+                for part, counts in shared_parts(task, self._ranks, together=self._model.sharded):
                     at = task.start + part * task.part
                     indices = np.arange(at, min(at + task.part, task.start + task.count), dtype=np.int64)
-                    sums[:, part] = [float(x) for x in self.evaluate(model, indices)]
+                    result = [float(x) for x in self.evaluate(model, indices)]
+                    sums[:, part] += result if counts else 0
         sums = self._ranks.sums(sums.ravel()).reshape(2, -1)
         if self.handle:
             self.handle.evaluated(np.ascontiguousarray(sums[0]), sums[1].astype(np.uint64))
+
+
+def shared_parts(task: _lib.Evaluation, ranks: Ranks, together: bool) -> Iterator[tuple[int, bool]]:
+    """The parts of an evaluation that this rank evaluates, and whether the result counts.
+
+    together: a forward is a collective of all ranks, so that each of them evaluates equally many parts of equal size.
+    What is left over is then evaluated by all, and counts once.
+    """
+    rank, size, n = ranks.rank, ranks.size, task.n_parts
+    if not together:
+        yield from ((part, True) for part in range(rank, n, size))
+        return
+    whole = task.count // task.part  # parts of full size
+    for first in range(0, whole, size):
+        part = first + rank
+        yield (part, True) if part < whole else (first, False)
+    if whole < n:
+        yield whole, rank == 0
+
+
+def _differing_replicas(rows: list[np.ndarray]) -> tuple[int, int] | None:
+    """rows: [n, 2] of each rank: the block of each tensor, and a digest of its values. Two ranks whose values differ."""
+    for i in range(len(rows[0])):
+        seen: dict[int, tuple[int, int]] = {}
+        for rank, row in enumerate(rows):
+            first, value = seen.setdefault(int(row[i, 0]), (rank, int(row[i, 1])))
+            if value != int(row[i, 1]):
+                return first, rank
+    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,17 +49,27 @@ def all_bytes(array: Any) -> bytes:
     return bytes(flat.view(sys.modules["torch"].uint8).numpy().tobytes()) if flat.numel() else b""
 
 
+def sampled_places(shape: tuple[int, ...]) -> list[int]:
+    """Up to 64 places in an array that is read row by row."""
+    n = int(np.prod(shape))
+    return sorted({i * (n - 1) // (_SAMPLED - 1) for i in range(_SAMPLED)}) if n else []
+
+
 def sampled_bytes(array: Any) -> bytes:
     """The bytes of up to 64 numbers of a tensor or an array. Raises what the tensor raises that cannot be read."""
-    n = int(np.prod(array.shape))
-    places = sorted({i * (n - 1) // (_SAMPLED - 1) for i in range(_SAMPLED)}) if n else []
+    shape = tuple(array.shape)
+    places = sampled_places(shape)
     if isinstance(array, np.ndarray):
         return np.ascontiguousarray(array.reshape(-1)[places]).tobytes()
-    values = array.detach()
-    if places and values.ndim:
-        where = np.unravel_index(np.asarray(places), tuple(values.shape))
+    return bytes_at(array, np.unravel_index(np.asarray(places), shape) if shape else ()) if places else b""
+
+
+def bytes_at(tensor: Any, where: Sequence[np.ndarray]) -> bytes:
+    """The bytes of the numbers of a tensor at [dimensions][n] places."""
+    values = tensor.detach()
+    if values.ndim:
         values = values[tuple(sys.modules["torch"].as_tensor(w, device=values.device) for w in where)]
-    return all_bytes(values) if places else b""
+    return all_bytes(values)
 
 
 def sampled_or_none(array: Any) -> bytes:

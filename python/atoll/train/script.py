@@ -58,7 +58,7 @@ class Script:
     def told_step(self, loss: Any, lr: float | None, grad_norm: float | None) -> None:
         """A step without a hooked optimizer. Raises Done after the run: then the parameters are the run's again."""
         if self._rounds.phase is Phase.DONE:
-            self._model.write()
+            self._model.take()
             raise _lib.Done(DONE)
         if not in_round(self._rounds.phase):
             raise _lib.Error("a step came before the first batch: call worker.begin() before the loop")

@@ -1,7 +1,7 @@
-"""A PyTorch module as a list of tensors: names, shapes, and copies to and from the run's parameters.
+"""A PyTorch module as a list of tensors: names, shapes, and the objects that the module has for them now.
 
-The run's parameters are one fp32 array in host memory. Parameters of bf16 and fp16 start a round as the rounded values;
-what the round changed is added to the fp32 values, so that a parameter that did not change sends zero.
+The run's parameters are one fp32 array in host memory (shards/exchange.py). Parameters of bf16 and fp16 start a round as
+the rounded values; what the round changed is added to the fp32 values, so that an unchanged parameter sends zero.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,34 +18,38 @@ import torch
 from .. import _lib
 from . import peft_model, state
 from .frozen import FrozenTensors
+from .ranks import Ranks
 from .sampled import digest
+from .shards.blocks import block_of, clean, is_sharded, local
+from .shards.exchange import Exchange
 
 logger = logging.getLogger("atoll")
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-_SHARDED = (
-    "atoll needs whole parameters on each GPU: use DistributedDataParallel, or one worker for each GPU; a model that "
-    "does not fit one GPU with its gradients and optimizer trains as an adapter (LoRA)"
-)
+_FULLY_SHARD = "shard the model with torch.distributed.fsdp.fully_shard (FSDP2), which atoll.Worker takes"
 
 
 def refuse_sharded(module: Any, optimizers: list[Any]) -> None:
-    """Raises InvalidError for models and optimizers that shard their state over ranks."""
+    """Raises InvalidError for models and optimizers whose state is sharded in a way that atoll does not take."""
     modules = list(module.modules()) if isinstance(module, torch.nn.Module) else []
     names = {base.__name__ for m in modules for base in type(m).__mro__}
-    parameters = [p for m in modules[:1] for p in m.parameters()]
-    if names & {"FullyShardedDataParallel", "FSDPModule"}:
-        raise _lib.InvalidError(f"FSDP shards the parameters over the ranks: {_SHARDED}")
-    if any(type(p).__name__ == "DTensor" or hasattr(p, "device_mesh") for p in parameters):
-        raise _lib.InvalidError(f"the parameters are DTensors, which are sharded over the ranks: {_SHARDED}")
+    parameters = [p for m in modules[:1] for p in m.parameters()] if modules else list(module.values())
+    if "FullyShardedDataParallel" in names:
+        raise _lib.InvalidError(f"FullyShardedDataParallel (FSDP1) hides the tensors of the model: {_FULLY_SHARD}")
     if type(module).__name__ == "DeepSpeedEngine" or any(hasattr(p, "ds_id") for p in parameters):
-        raise _lib.InvalidError(f"DeepSpeed ZeRO shards parameters or optimizer over the ranks: {_SHARDED}")
+        raise _lib.InvalidError(f"DeepSpeed ZeRO hides the tensors of the model or the optimizer: {_FULLY_SHARD}")
+    if any(is_sharded(p) for p in parameters) and not fsdp_modules(module):
+        raise _lib.InvalidError(f"DTensors without fully_shard, such as those of tensor parallelism: {_FULLY_SHARD}")
     for optimizer in optimizers:
-        if any(c.__name__.startswith(("ZeroRedundancy", "DeepSpeedZero")) for c in type(optimizer).__mro__):
-            raise _lib.InvalidError(
-                f"{type(optimizer).__name__} shards the inner optimizer over the ranks, and atoll saves it whole: "
-                "use the plain optimizer"
-            )
+        if any(c.__name__.startswith("DeepSpeedZero") for c in type(optimizer).__mro__):
+            raise _lib.InvalidError(f"{type(optimizer).__name__} hides the tensors of the optimizer: {_FULLY_SHARD}")
+
+
+def fsdp_modules(module: Any) -> list[Any]:
+    """The modules that fully_shard was called for."""
+    kind = getattr(getattr(torch.distributed, "fsdp", None), "FSDPModule", None) if torch.distributed.is_available() \
+        else None
+    return [m for m in module.modules() if isinstance(m, kind)] if kind and isinstance(module, torch.nn.Module) else []
 
 
 def unwrap(module: Any) -> Any:
@@ -66,7 +70,9 @@ def model_files(module: Any) -> dict[str, bytes]:
     if hasattr(config, "to_json_string"):
         # The architecture is noted by save_pretrained only, and loaders choose the class by it.
         fields = json.loads(config.to_json_string(use_diff=True))
-        fields.setdefault("architectures", [type(module).__name__])
+        sharded = set(map(type, fsdp_modules(module)))  # fully_shard puts a class of its own before the module's
+        of_model = next(c for c in type(module).__mro__ if c not in sharded and c.__name__ != "FSDPModule")
+        fields.setdefault("architectures", [of_model.__name__])
         files["config.json"] = (json.dumps(fields, indent=2, sort_keys=True) + "\n").encode()
     elif hasattr(config, "to_json"):
         files["config.json"] = str(config.to_json()).encode()
@@ -80,12 +86,13 @@ EXCHANGED, FROZEN, LOCAL = "exchanged", "frozen", "local"
 
 
 class Found(NamedTuple):
-    """A tensor of the model. frozen: a local buffer that all workers must have alike."""
+    """A tensor of the model. frozen: a local buffer that all workers must have alike. owner: the module of a buffer."""
 
     tensor: torch.Tensor
     kind: str
     flags: int
     frozen: bool = False
+    owner: Any = None
 
 
 class Entry:
@@ -93,17 +100,18 @@ class Entry:
 
     def __init__(self, name: str, tensor: torch.Tensor, flags: int) -> None:
         self.name, self.tensor, self.flags = name, tensor, flags
-        self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
+        self.shape, self.dtype, self.form = tuple(tensor.shape), tensor.dtype, _form(tensor)
+        self.block = block_of(name, tensor)
 
 
-def _form(shape: tuple[int, ...], dtype: torch.dtype) -> str:
-    return f"{str(dtype).removeprefix('torch.')} {list(shape)}"
+def _form(t: torch.Tensor) -> str:
+    return f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}{' in shards' if is_sharded(t) else ''}"
 
 
 def _check(name: str, t: torch.Tensor) -> None:
     if t.dtype not in _FLOATS:
         raise _lib.InvalidError(f"parameter {name} is of {t.dtype}: atoll trains fp32, bf16 and fp16")
-    if any(size > 1 and not stride for size, stride in zip(t.shape, t.stride())):
+    if not is_sharded(t) and any(size > 1 and not stride for size, stride in zip(t.shape, t.stride())):
         raise _lib.InvalidError(f"parameter {name} is an expanded tensor, whose numbers share memory: give a copy")
     if t.device.type == "meta":
         raise _lib.InvalidError(f"parameter {name} is on the meta device: load the model before atoll.Worker")
@@ -130,8 +138,7 @@ class LocalBuffers:
                 if buffer.shape == saved[name].shape and buffer.dtype == saved[name].dtype:
                     buffer.copy_(saved[name])
                 else:  # a queue that grows
-                    owner, _, last = name.rpartition(".")
-                    setattr(self._model.module.get_submodule(owner), last, saved[name].to(buffer.device))
+                    self._model.replace_buffer(name, saved[name].to(buffer.device))
 
 
 class TorchModel:
@@ -140,10 +147,20 @@ class TorchModel:
     The tensors are found anew by their names at each sync point, because programs replace the objects.
     """
 
-    def __init__(self, module: Any, *, buffers: str = "mean", names: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        module: Any,
+        *,
+        buffers: str = "mean",
+        names: Mapping[str, str] | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
         if buffers not in ("mean", "local"):
             raise _lib.InvalidError(f'buffers={buffers!r}: it is "mean" or "local"')
         self.outer, self.module = module, unwrap(module)
+        self._fsdp = fsdp_modules(self.module)
+        self.sharded = bool(self._fsdp)
+        self._ranks, self.exchange = ranks or Ranks(), None  # type: ignore[var-annotated]
         self._mean = buffers == "mean"
         self._adapter = peft_model.Adapter(self.module) if peft_model.is_peft(self.module) else None
         found = self._find()
@@ -162,7 +179,7 @@ class TorchModel:
         local = [name for name, t in found.items() if t.kind == LOCAL]
         self.objects: list[tuple[str, Any]] = [("the buffers", LocalBuffers(self, local))] if local else []
         given = [(name, t.tensor) for name, t in found.items() if t.kind == FROZEN or t.kind == LOCAL and t.frozen]
-        self.frozen = FrozenTensors(given, names, in_files=not self._adapter)
+        self.frozen = FrozenTensors(given, names, in_files=not self._adapter, ranks=self._ranks)
         self.files = self._adapter.files() if self._adapter else model_files(self.module)
         self._told_frozen = False
         self._optimizers: list[Any] = []
@@ -173,19 +190,19 @@ class TorchModel:
         self._ends = [trained[0], trained[-1]]
         names_of_cuda = ", ".join(f"{d} {torch.cuda.get_device_name(d)}" for d in cuda)
         self.devices = names_of_cuda or str(self._entries[0].tensor.device)
-        self._streams = {d: torch.cuda.Stream(d) for d in cuda}
-        self._slices: list[torch.Tensor] = []
-        self._registered: int | None = None
         self._stages: dict[int, torch.Tensor] = {}
 
     # --- finding the tensors ----------------------------------------------------------------------------------------
 
     def _find(self) -> dict[str, Found]:
         """All tensors by name: parameters in the order of state_dict, tied ones once; then buffers."""
+        for m in self._fsdp:
+            m.reshard()  # a forward may have left whole parameters in the module
         if not isinstance(self.module, torch.nn.Module):
             return {name: Found(t, EXCHANGED, 0) for name, t in self.module.items()}
         found, seen = {}, set()
-        for name, p in self.module.named_parameters():
+        for full, p in self.module.named_parameters():
+            name = clean(full)
             if torch.nn.parameter.is_lazy(p):
                 raise _lib.InvalidError(f"parameter '{name}' has no values yet: call the model before atoll.Worker")
             exchanged = p.requires_grad or self._adapter and name in self._adapter.held
@@ -198,8 +215,8 @@ class TorchModel:
                 seen.add(id(b))
                 mean = self._mean and b.dtype in _FLOATS and b.numel() > 0
                 fixed = not b.dtype.is_floating_point and b.numel() > 1  # tables and masks, not counters
-                full = f"{prefix}.{name}" if prefix else name
-                found[full] = Found(b, EXCHANGED if mean else LOCAL, _lib.MEAN if mean else 0, fixed)
+                full = clean(f"{prefix}.{name}" if prefix else name)
+                found[full] = Found(b, EXCHANGED if mean else LOCAL, _lib.MEAN if mean else 0, fixed, m)
         return found
 
     def follow(self) -> None:
@@ -212,8 +229,8 @@ class TorchModel:
                 raise _lib.InvalidError(
                     f"tensor '{e.name}' of the model is gone since the join: a worker keeps the tensors it joined with"
                 )
-            if tuple(now.tensor.shape) != e.shape or now.tensor.dtype != e.dtype:
-                was, text = _form(e.shape, e.dtype), _form(tuple(now.tensor.shape), now.tensor.dtype)
+            was, text = e.form, _form(now.tensor)
+            if was != text or now.tensor is not e.tensor and block_of(e.name, now.tensor) != e.block:
                 raise _lib.InvalidError(
                     f"tensor '{e.name}' is {text} now, and was {was} at the join: change the model before atoll.Worker"
                 )
@@ -243,8 +260,8 @@ class TorchModel:
                     "the optimizer after the change"
                 )
             e.tensor = now
-        for device in {e.tensor.device for e in self._entries if e.tensor.is_cuda} - self._streams.keys():
-            self._streams[device] = torch.cuda.Stream(device)  # the program has moved the model
+        if self.exchange:
+            self.exchange.follow()
 
     def _warn_of_frozen(self, names: list[str]) -> None:
         if names and not self._told_frozen:
@@ -271,6 +288,11 @@ class TorchModel:
         for o in self._optimizers:
             for i, group in enumerate(o.param_groups):
                 other = next((p for p in group["params"] if id(p) not in mine), None)
+                if other is not None and self.sharded and not is_sharded(other):
+                    raise _lib.InvalidError(
+                        f"{type(o).__name__} trains whole parameters, which the model had before fully_shard: make the "
+                        "optimizer after it"
+                    )
                 if other is not None:
                     raise _lib.InvalidError(
                         f"{type(o).__name__} trains a parameter of shape {tuple(other.shape)} (group {i}) that the "
@@ -278,29 +300,33 @@ class TorchModel:
                         "it, for example torch.nn.ModuleList([model, loss])"
                     )
 
-    def attach(self, flat: np.ndarray) -> None:
-        """flat: [n_params] float32, the run's parameters; it stays valid until detach."""
-        whole, at = torch.from_numpy(flat), 0
-        for e in self._entries:
-            self._slices.append(whole[at : at + e.tensor.numel()].view(e.shape))
-            at += e.tensor.numel()
-        if self.is_cuda:  # pinned, so that copies run beside the program; without it they only take longer
-            result = torch.cuda.cudart().cudaHostRegister(flat.ctypes.data, flat.nbytes, 0)
-            self._registered = flat.ctypes.data if int(result) == 0 else None
+    def share(self) -> None:
+        """Makes the memory that the processes of this worker share. All ranks call it."""
+        self.exchange = Exchange(self._entries, self._ranks)
 
-    def _pairs(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Each tensor and its part of the run's parameters."""
-        for e, part in zip(self._entries, self._slices):
-            yield e.tensor, part
+    @property
+    def memory(self) -> dict[str, Any]:
+        """On rank 0: theta and change, which the library borrows."""
+        segment = self.exchange.segment  # type: ignore[union-attr]
+        return {"theta": segment.theta, "change": segment.change}
+
+    def attach(self, handle: _lib.Handle) -> None:
+        """On rank 0: the library has the memory."""
 
     def tensors_named(self, names: list[str]) -> dict[str, torch.Tensor]:
         """The tensors that the model has now under these names; those that it lost are missing."""
         found = self._find()
         return {name: found[name].tensor for name in names if name in found}
 
-    def digest(self) -> bytes:
-        """Equal for models whose exchanged parameters are equal."""
-        return digest([e.tensor for e in self._entries if not e.flags & _lib.MEAN])
+    def replace_buffer(self, name: str, value: torch.Tensor) -> None:
+        """Gives the module another object for a buffer."""
+        setattr(self._find()[name].owner, name.rpartition(".")[2], value)
+
+    def digests(self) -> np.ndarray:
+        """[n, 2] uint64: the block of each parameter that this rank holds, and its values. Equal for replicas."""
+        trained = [e for e in self._entries if not e.flags & _lib.MEAN]
+        pairs = b"".join(digest(list(e.block)) + digest(local(e.tensor)) for e in trained)
+        return np.frombuffer(pairs, np.uint64).reshape(-1, 2)
 
     @property
     def hooked(self) -> Any:
@@ -310,50 +336,36 @@ class TorchModel:
     def version(self, by_value: bool) -> list[float]:
         """Differs after a change of the parameters. by_value: also after one through `p.data`; not on a GPU, whose
         values would have to be waited for."""
+        ends = [local(e.tensor) for e in self._ends]
         if not by_value:
-            return [e.tensor._version for e in self._ends]
-        on_cpu = [e.tensor.detach() for e in self._ends if e.tensor.device.type == "cpu" and e.tensor.is_contiguous()]
+            return [t._version for t in ends]
+        on_cpu = [t for t in ends if t.device.type == "cpu" and t.is_contiguous()]
         return [float(t.as_strided((min(64, t.numel()),), (1,)).sum()) for t in on_cpu]
 
     def detach(self) -> None:
-        if self._registered is not None:
-            torch.cuda.cudart().cudaHostUnregister(self._registered)
-        self._slices, self._registered = [], None
+        """The worker has left the run."""
+        if self.exchange:
+            self.exchange.close()
+        self.exchange = None
 
-    @contextmanager
-    def _copying(self) -> Iterator[None]:
-        """Copies of this block run on a side stream, after the work so far; they are finished at its end."""
-        with ExitStack() as streams:
-            for device, side in self._streams.items():
-                side.wait_stream(torch.cuda.current_stream(device))
-                streams.enter_context(torch.cuda.stream(side))
-            with torch.no_grad():
-                yield
-            for side in self._streams.values():
-                side.synchronize()
+    def place(self, handle: _lib.Handle | None) -> None:
+        """The configuration of the run is known. All ranks call it; rank 0 has the handle."""
+        if self.exchange:
+            n = len(self.tensors)
+            found = [handle.exchanges, *(handle.offset(i) for i in range(n))] if handle else [0] * (n + 1)
+            exchanges, *offsets = self._ranks.numbers([int(x) for x in found])
+            self.exchange.place(offsets, exchanges == _lib.CHANGES)
 
-    def read(self, *, initial: bool = False) -> None:
-        """Copies the tensors to the run's parameters. initial: they are the first ones, and not the end of a round."""
-        with self._copying():
-            for t, part in self._pairs():
-                if initial or t.dtype in (torch.float32, torch.float64):
-                    part.copy_(t, non_blocking=True)
-                    continue
-                theta = part.to(t.device, copy=True, non_blocking=True)
-                theta += t.float() - theta.to(t.dtype).float()
-                part.copy_(theta, non_blocking=True)
+    def put(self, initial: bool = False) -> None:
+        """Hands the tensors to the run. initial: they are the first ones, and not the end of a round. All ranks call
+        it."""
+        if self.exchange:
+            self.exchange.put(initial)
 
-    def write(self) -> None:
-        """Copies the run's parameters to the tensors, rounded to their type."""
-        with self._copying():
-            for t, part in self._pairs():
-                t.copy_(part.to(t.device, non_blocking=True))
-
-    def broadcast(self, ranks: Any) -> None:
-        """Sends the tensors of rank 0 to all ranks."""
-        with torch.no_grad():
-            for e in self._entries:
-                ranks.tensor(e.tensor)
+    def take(self, begin: bool = False) -> None:
+        """Sets the tensors to the run's parameters. begin: to those that a round starts from. All ranks call it."""
+        if self.exchange:
+            self.exchange.take(begin)
 
     def stage(self, number: int, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of a tensor of a device in pinned host memory, which the next save uses again."""
@@ -374,6 +386,8 @@ class TorchModel:
             with torch.no_grad():
                 yield self.module
         finally:
+            for m in self._fsdp:
+                m.reshard()  # the next forward gathers the parameters anew
             for m, mode in zip(modules, modes):
                 m.training = mode
             state.set_random(randoms)

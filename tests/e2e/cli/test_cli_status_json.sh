@@ -13,8 +13,10 @@ round_reaches() { [[ $(json lines run/metrics.jsonl round round 2>/dev/null | ta
 start run.log launch
 until_true 60 "round 3" round_reaches 3
 "$BIN/atoll" status run --json >running.json || fail "status of a running run"
-"$BIN/atoll" status run >running.txt || fail "status of a running run, for people"
-COLUMNS=60 "$BIN/atoll" status "$(<run/address)" >remote.txt 2>/dev/null || fail "status of an address, for people"
+# shown PAGE SUBJECT: writes the status for people, once the coordinator has heard from worker-1 within the last second.
+shown() { "$BIN/atoll" status "$2" >"$1" 2>/dev/null && grep -q '^worker-1 .* now ' "$1"; }
+until_true 20 "status of a running run, for people" shown running.txt run
+COLUMNS=60 until_true 20 "status of an address, for people" shown remote.txt "$(<run/address)"
 kill -TERM "$pid"
 finish "$pid" 60 75 "atoll launch after SIGTERM"
 code=0
@@ -37,11 +39,11 @@ finish "$pid" 100 0 "status --watch --json"
 finish "$run" 60 0 "atoll launch" # the run is done before summary.json is there
 "$BIN/atoll" status run --json >finished.json || fail "status of a finished run"
 "$BIN/atoll" status run >finished.txt || fail "status of a finished run, for people"
-# A page has units; it has neither keys of the JSON, nor raw numbers, nor zeros, nor a line without a value.
+# A page has units; beside advice it has neither keys, nor raw numbers, nor zeros, nor a line without a value.
 for page in running remote stopped finished; do
     grep -qE '^run +e2e, diloco' $page.txt || fail "the page does not name the run: $(<$page.txt)"
     grep -qE '^sent +[0-9.]+ [kM]B up, [0-9.]+ [kM]B down' $page.txt || fail "bytes of the page have no unit: $(<$page.txt)"
-    ! grep -nE '[a-su-z]_[a-z]|[0-9]\.[0-9]{5}|[0-9]{6}| 0$| null|fragment|^[a-z ]{12} *$' <<<"$(grep -vE '^(theta_hash|state|warning) ' $page.txt)" ||
+    ! grep -nE '[a-su-z]_[a-z]|[0-9]\.[0-9]{5}|[0-9]{6}| 0$| null|fragment|^[a-z ]{12} *$' <<<"$(grep -vE '^(theta_hash|state|warning|bottleneck) ' $page.txt)" ||
         fail "the page is a dump: $(<$page.txt)"
 done
 for page in running remote; do
