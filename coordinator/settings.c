@@ -67,6 +67,15 @@ static void keep_scaling(struct config *config, const struct config_sources *sou
         memcpy(config->inner.scaling, begun.inner.scaling, sizeof config->inner.scaling);
 }
 
+/* A run that continues keeps the form of its outer state. A run of a release without the key has fp32. */
+static void keep_state(struct config *config, const struct config_sources *sources, const char *run_dir)
+{
+    struct config begun;
+    if (sources->of[AT(outer.state)] > CONFIG_PRESET || !read_begun(&begun, run_dir)) return;
+    if (begun.train.method != config->train.method) return; /* no worker has joined it, or it is refused */
+    config->outer.state = begun.outer.state == OUTER_BF16 ? OUTER_BF16 : OUTER_FP32;
+}
+
 void settings_keep_budget(struct config *config, const char *run_dir)
 {
     struct config begun;
@@ -112,6 +121,7 @@ static enum status read_all(struct config *config, struct config_sources *source
     TRY(read_init(&r, run_dir));
     TRY(resolve(config, sources, err));
     keep_scaling(config, sources, run_dir);
+    keep_state(config, sources, run_dir);
     if (codec_spec_check(config->codec.up, err) != STATUS_OK) return prefix_key(&r, AT(codec.up));
     char down[CODEC_SPEC_MAX], specs[CONFIG_UP_MAX][CODEC_SPEC_MAX];
     uint32_t n = config_up_specs(config, specs);
@@ -161,7 +171,7 @@ struct effect {
     const char *needs;
 };
 
-enum { EFFECTS = 15 };
+enum { EFFECTS = 16 };
 
 static void effects_of(const struct config *c, struct effect out[EFFECTS])
 {
@@ -178,6 +188,7 @@ static void effects_of(const struct config *c, struct effect out[EFFECTS])
     const bool momentum = c->outer.optimizer == OPTIMIZER_NESTEROV || c->outer.momentum == 0;
     const bool adam = c->inner.optimizer != OPTIMIZER_SGD || c->outer.optimizer == OPTIMIZER_ADAMW;
     const bool schedule = c->inner.schedule != SCHEDULE_CONSTANT;
+    const bool stores = c->outer.state != OUTER_BF16 || config_outer_vectors(c) || config_down_loses(c);
     const struct effect effects[EFFECTS] = {
         {AT(coordinator.quorum), !async, "a train.method with a barrier (not async)"},
         {AT(train.dynamic_steps), by_speed, "another train.method than ddp"},
@@ -188,6 +199,7 @@ static void effects_of(const struct config *c, struct effect out[EFFECTS])
         {AT(train.eval_tokens), evaluates, "train.eval_every above 0"},
         {AT(merge.rule), rule, "a sparse codec.up"},
         {AT(outer.momentum), momentum, "outer.optimizer nesterov"},
+        {AT(outer.state), stores, "momentum, or a codec.down that loses something"},
         {AT(outer.max_staleness), async, "train.method async"},
         {AT(outer.grace), async, "train.method async"},
         {AT(inner.beta1), adam, "inner.optimizer adamw or muon"},

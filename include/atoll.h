@@ -171,6 +171,14 @@ struct atoll_options {
      * called in atoll_wait, any number of times. Returns 0, or -1. */
     int (*frozen_read)(void *ctx, uint32_t i, uint64_t offset, void *out, size_t size);
     void *frozen_ctx;
+    /* For programs that keep the parameters themselves, as sharded models do: the library then has no copy of them.
+     * Both or neither; [n_params] each, borrowed until atoll_close; several processes may share the memory. atoll_params
+     * returns NULL.
+     * theta   Before the first atoll_wait: the initial parameters, in the order of `tensors`. After ATOLL_EVALUATE,
+     *         atoll_begin and ATOLL_DONE: the run's parameters, at atoll_offset. The program only reads them, until its
+     *         next call; after atoll_begin until atoll_push, or until atoll_step says ATOLL_DROPPED.
+     * change  What the program trained: see atoll_exchanges. The library may write it in any other call. */
+    float *theta, *change;
 };
 
 /* The lines that atoll-worker would log. `log` may be called by any thread, also while another thread is in a function
@@ -195,6 +203,19 @@ ATOLL_API enum atoll_status atoll_set_data(struct atoll *a, const struct atoll_d
  * - Before atoll_push the caller writes the trained parameters. */
 ATOLL_API float *atoll_params(struct atoll *a);
 ATOLL_API uint64_t atoll_n_params(const struct atoll *a);
+
+/* With options.theta: what atoll_push takes from options.change. The first event other than ATOLL_WAITING tells it:
+ * ATOLL_PARAMETERS before. A tensor with ATOLL_MEAN is written, whatever this says.
+ * ATOLL_CHANGES     Between the last atoll_step and atoll_push the program ADDS, in fp32, theta - its trained
+ *                   parameters. The training starts from theta. Between rounds the library keeps the codec's residual
+ *                   in this memory. Runs with a lossy codec.up, without train.overlap, train.stagger and async.
+ * ATOLL_PARAMETERS  At atoll_begin the program READS the parameters to start from; before atoll_push it WRITES the
+ *                   trained ones. All other runs. */
+enum atoll_exchange { ATOLL_CHANGES, ATOLL_PARAMETERS };
+ATOLL_API enum atoll_exchange atoll_exchanges(const struct atoll *a);
+/* The first element of a tensor (its index in options.tensors) in options.theta and options.change. It may change when
+ * the first event other than ATOLL_WAITING arrives. */
+ATOLL_API uint64_t atoll_offset(const struct atoll *a, uint32_t tensor);
 
 enum atoll_event {
     ATOLL_WAITING,  /* nothing to do yet; atoll_text says what the worker waits for */
@@ -253,7 +274,8 @@ ATOLL_API enum atoll_status atoll_step(struct atoll *a, const struct atoll_step 
 /* The sync point: takes a snapshot of atoll_params and of the program's state, and starts to save and send it. It does
  * not wait for the network. The update is handed over by atoll_begin; this version does so at the same step, so the
  * caller calls atoll_wait before the next inner step; a later version may hand it over some steps later. NONFINITE: the
- * round is dropped, state.load(NULL, 0) was called, and atoll_wait joins again. FAILED: the third time in a row.
+ * round is dropped, state.load(NULL, 0) was called, and atoll_wait joins again; with ATOLL_CHANGES the residual is lost,
+ * too. FAILED: the third time in a row.
  * INVALID: the round has 0 tokens, or in a run of a built-in model not all tokens of its samples. The round stays open:
  * leave. */
 ATOLL_API enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error);
@@ -329,6 +351,9 @@ ATOLL_API void atoll_rank_close(struct atoll_rank *r);
 /* Leaves the run: saves the state at a round boundary and tells the coordinator `text` (NULL: "left"), in which '?'
  * replaces control characters. Afterwards only atoll_close and atoll_params are allowed. */
 ATOLL_API void atoll_leave(struct atoll *a, const char *text);
+/* The same without a word, as if the process were killed: the run waits for this worker, which continues from the state
+ * that it saved last. For a worker of several processes that lost one of them. */
+ATOLL_API void atoll_abandon(struct atoll *a);
 /* Frees everything; leaves first if the run is not done. NULL is allowed. */
 ATOLL_API void atoll_close(struct atoll *a);
 

@@ -7,23 +7,29 @@
 #include <string.h>
 
 #include "cli/plan/plan.h"
+#include "cli/plan/plan_box_text.h"
 #include "cli/verbs.h"
 #include "common/base/mem.h"
 #include "common/base/units.h"
 #include "common/config/config.h"
 #include "common/config/options.h"
+#include "common/config/sync_points.h"
 #include "common/os/host_memory.h"
 #include "common/os/json_file.h"
 
+enum { LORA_RANK = 16 };
+static const double nominal_step_s = 1; /* of a box whose step is not known: the exchange does not depend on it */
+
 struct verb {
-    uint64_t workers, params;
+    uint64_t workers, params, gpus, lora_rank;
     const char *link;
-    double step_s;
+    double step_s, gpu_gib;
     bool json, only, measure;
     double *ends_s; /* of each round, with --json */
     struct progress progress;
     struct link_spec links[PLAN_WORKERS_MAX];
-    struct plan plan;
+    struct plan_box box;
+    struct plan plan, lora; /* lora: of the adapters of a box */
     struct plan_choice choice;
 };
 
@@ -133,9 +139,10 @@ static void print_memory(const struct plan_memory *m)
     printf("; coordinator %s\n", memory_text(m->coordinator_bytes, other));
     if (m->short_of[0])
         printf("does not fit %s\n"
-               "             Every worker holds the whole model. To shard parameters and optimizer over the GPUs of a "
-               "node, use ZeRO-2, ZeRO-3 or FSDP\n"
-               "             (DeepSpeed, PyTorch) in a program of your own: model.family external, docs/library.md.\n",
+               "             Every atoll-worker holds the whole model. PyTorch shards it over the GPUs of a box "
+               "(FSDP2): plan "
+               "that with\n"
+               "             --gpus N --gpu-memory GIB (docs/plan.md).\n",
                m->short_of);
 }
 
@@ -152,7 +159,15 @@ static void print_plan(const struct verb *v)
            p->config.codec.down, units_count((double)p->params).text, v->workers, v->workers == 1 ? "" : "s");
     printf("link         %s%s\n", link_spec_print(&v->links[0], text),
            strchr(v->link, ';') ? " (of the first worker)" : "");
-    print_memory(&p->memory);
+    if (v->gpus)
+        plan_box_print_memory(p, &v->box);
+    else
+        print_memory(&p->memory);
+    if (v->gpus) plan_box_print_exchange(p, &v->lora, &v->box, (uint32_t)v->workers);
+    if (v->gpus && !(v->step_s > 0)) {
+        printf("a round      H steps and one exchange; --step-seconds S of your script adds the time of the run\n");
+        return;
+    }
     printf("step         %s%s\n\n", units_duration(p->costs.step_s).text,
            v->step_s > 0 ? "" : ", measured on this machine (--step-seconds S sets it)");
     printf("a round      %s: compute %s, compress %s, send %s, wait %s, apply %s\n", units_duration(r->round_s).text,
@@ -195,6 +210,45 @@ static void print_choice(const struct verb *v)
     printf("%s%s\n", v->choice.changes.n ? "\n             " : " ", v->choice.reason);
 }
 
+/* --- boxes -------------------------------------------------------------------------------------------------------- */
+
+static enum status check_box(struct verb *v, struct err *err)
+{
+    if (!v->gpus)
+        return v->gpu_gib > 0 ? err_set(err, STATUS_INVALID, "--gpu-memory is for boxes: give --gpus N, too")
+                              : STATUS_OK;
+    if (v->gpus > PLAN_GPUS_MAX)
+        return err_set(err, STATUS_INVALID, "--gpus is %" PRIu64 ": give the GPUs of one box, 1 to %d", v->gpus,
+                       PLAN_GPUS_MAX);
+    if (!(v->gpu_gib > 0 && v->gpu_gib <= PLAN_GPU_GIB_MAX))
+        return err_set(err, STATUS_INVALID, "--gpu-memory is missing or wrong: give the GiB of one GPU, such as 80");
+    if (!v->lora_rank || v->lora_rank > PLAN_LORA_MAX)
+        return err_set(err, STATUS_INVALID, "--lora-rank is %" PRIu64 ": give 1 to %d", v->lora_rank, PLAN_LORA_MAX);
+    if (v->measure)
+        return err_set(err, STATUS_INVALID, "--measure is for an atoll-worker: a box's step is that of your script");
+    v->box = (struct plan_box){(uint32_t)v->gpus, v->gpu_gib, (uint32_t)v->lora_rank};
+    return STATUS_OK;
+}
+
+/* Without the time of a step, the exchange is known if nothing trains meanwhile. */
+static enum status check_step_known(const struct verb *v, struct err *err)
+{
+    const struct config *c = &v->plan.config;
+    if (v->step_s > 0 || !(sync_overlaps(c) || c->train.method == METHOD_ASYNC)) return STATUS_OK;
+    return err_set(err, STATUS_INVALID,
+                   "--step-seconds is missing: with %s a box trains during its exchange, so give the time of a step",
+                   c->train.method == METHOD_ASYNC ? "async" : "overlap");
+}
+
+static enum status plan_adapters(struct verb *v, const struct plan_request *request, struct err *err)
+{
+    static const struct plan_changes none;
+    struct plan_request adapters = *request;
+    TRY(check_step_known(v, err));
+    adapters.adapters = v->plan.box.adapters;
+    return plan_make(&v->lora, &adapters, &none, NULL, err);
+}
+
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
 
 static enum status check(struct verb *v, struct err *err)
@@ -203,6 +257,7 @@ static enum status check(struct verb *v, struct err *err)
         return err_set(err, STATUS_INVALID, "--step-seconds is %g: give seconds of an inner step, above 0", v->step_s);
     if (!v->workers || v->workers > PLAN_WORKERS_MAX)
         return err_set(err, STATUS_INVALID, "--workers is %" PRIu64 ": give 1 to %d", v->workers, PLAN_WORKERS_MAX);
+    TRY(check_box(v, err));
     if (v->measure) return STATUS_OK;
     if (!v->link)
         return err_set(err, STATUS_INVALID,
@@ -221,11 +276,12 @@ static enum status run(struct options *o, void *ctx, struct err *err)
                                    .workers = (uint32_t)v->workers,
                                    .links = v->links,
                                    .params = v->params,
-                                   .step_s = v->step_s,
+                                   .box = v->gpus ? &v->box : NULL,
+                                   .step_s = v->gpus && !(v->step_s > 0) ? nominal_step_s : v->step_s,
                                    .progress = &v->progress};
     v->progress.quiet = v->json;
     progress_begin(&v->progress, 0);
-    if (!(v->step_s > 0)) {
+    if (!(request.step_s > 0)) {
         progress_show(&v->progress, "measuring an inner step");
         TRY(plan_step(&request.step_s, &request, err));
     }
@@ -239,15 +295,19 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     }
     progress_show(&v->progress, "planning this configuration");
     TRY(plan_make(&v->plan, &request, &none, v->json ? &v->ends_s : NULL, err));
+    if (v->gpus) TRY(plan_adapters(v, &request, err));
+    bool whole = !v->gpus || v->step_s > 0; /* the time of the run is known */
     progress_end(&v->progress);
     if (!v->json) print_plan(v);
-    if (!v->json) print_budget(&v->plan.config, &v->plan.run);
+    if (!v->json && whole) print_budget(&v->plan.config, &v->plan.run);
     fflush(stdout);
+    v->only |= !whole;
     if (!v->only) TRY(plan_choose(&v->choice, &v->plan, &request, err));
     progress_end(&v->progress);
     if (!v->json && !v->only) print_choice(v);
     if (!v->json) return STATUS_OK;
     json_t *root = json_object(), *plan = run_json(&v->plan, (uint32_t)v->workers);
+    if (v->gpus) json_object_set_new(root, "box", plan_box_json(&v->plan, &v->lora, &v->box, (uint32_t)v->workers));
     json_object_set_new(plan, "round_ends_s", ends_json(v));
     json_object_set_new(root, "plan", plan);
     print_json(v->only ? root : choice_json(v, root));
@@ -267,11 +327,17 @@ int cmd_plan(int argc, char **argv)
 {
     static struct verb v; /* large */
     v.workers = 2;
+    v.lora_rank = LORA_RANK;
     const struct option_spec specs[] = {
         {"workers", OPTION_COUNT, &v.workers, "N", "number of workers (default 2)"},
         {"link", OPTION_TEXT, &v.link, "SPEC",
          "link of every worker, or of each, separated by ';': as of atoll launch --link"},
         {"step-seconds", OPTION_REAL, &v.step_s, "S", "time of an inner step (default: measured here, at least 2 s)"},
+        {"gpus", OPTION_COUNT, &v.gpus, "N",
+         "each worker is a box of N GPUs with a PyTorch program: which of DDP, FSDP2, LoRA fits"},
+        {"gpu-memory", OPTION_REAL, &v.gpu_gib, "GIB", "memory of one of these GPUs"},
+        {"lora-rank", OPTION_COUNT, &v.lora_rank, "R",
+         "rank of LoRA's adapters on every matrix of a layer (default 16)"},
         {"params", OPTION_COUNT, &v.params, "N", "trained parameters of a model.family external"},
         {"json", OPTION_FLAG, &v.json, NULL, "print JSON, with the end of every round"},
         {"only", OPTION_FLAG, &v.only, NULL, "plan this configuration alone, not its neighbours"},

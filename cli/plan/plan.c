@@ -13,8 +13,9 @@
 #include "worker/replica_setup.h"
 
 enum {
-    ROUNDS_MAX = 24,    /* planned rounds of several steps */
-    DDP_ROUNDS_MAX = 40 /* of one step */
+    ROUNDS_MAX = 24,     /* planned rounds of several steps */
+    DDP_ROUNDS_MAX = 40, /* of one step */
+    BOX_ROUNDS_MAX = 8   /* of the billions of parameters of a box: each has many events */
 };
 
 static const double measure_s = 2; /* time for which steps are measured */
@@ -135,19 +136,23 @@ static enum status read_config(struct config *config, const struct plan_request 
 }
 
 /* A model of another program is one matrix, as far as its size is known. */
-static enum status external_layout(struct layout *layout, uint64_t params, struct err *err)
+static enum status external_layout(struct layout *layout, const struct plan_request *request, struct err *err)
 {
-    if (!params)
+    if (request->box)
+        return err_set(err, STATUS_INVALID,
+                       "model.family external: --gpus counts the layers of a decoder: give model.preset, or "
+                       "model.init_from with a folder that holds a Hugging Face config.json");
+    if (!request->params)
         return err_set(err, STATUS_INVALID,
                        "model.family external: its workers define the model: give --params N, the number of "
                        "trained parameters, and --step-seconds");
-    return plan_matrix(layout, params);
+    return plan_matrix(layout, request->params);
 }
 
 struct model {
     struct layout layout;
     struct replica_config replica;
-    bool external;
+    bool external; /* a program's: no replica */
 };
 
 static enum status model_of(struct model *m, const struct config *config, const struct plan_request *request,
@@ -155,9 +160,11 @@ static enum status model_of(struct model *m, const struct config *config, const 
 {
     const struct model_family *family;
     layout_init(&m->layout);
-    m->external = config_is_external(config);
-    if (m->external) return external_layout(&m->layout, request->params, err);
+    m->external = config_is_external(config) || request->box;
+    if (request->adapters) return plan_matrix(&m->layout, request->adapters);
+    if (config_is_external(config)) return external_layout(&m->layout, request, err);
     TRY(replica_layout_of(config, &m->layout, &family, err));
+    if (request->box) return STATUS_OK;
     return replica_config_of(config, family, &m->layout, request->workers, &m->replica, err);
 }
 
@@ -186,11 +193,15 @@ enum status plan_make(struct plan *plan, const struct plan_request *request, con
     if (status == STATUS_OK)
         status = plan_memory_make(&plan->memory, &plan->config, &m.layout, m.external ? NULL : &m.replica,
                                   request->workers, err);
+    if (status == STATUS_OK && request->box && !request->adapters)
+        status = plan_box_make(&plan->box, request->box, &plan->config, &m.layout, request->workers, err);
     if (status == STATUS_OK) status = plan_cost_measure(&plan->costs, &plan->config, &m.layout, request->workers, err);
+    if (request->box) plan->costs.place_s /= request->box->gpus; /* each rank copies its own shards */
     plan->costs.step_s = request->step_s;
     bool ddp = plan->config.train.method == METHOD_DDP || plan->config.train.sync_every == 1;
+    uint64_t rounds_max = request->box ? BOX_ROUNDS_MAX : ddp ? DDP_ROUNDS_MAX : ROUNDS_MAX;
     struct plan_setup setup = {&plan->config, &plan->costs, request->links, request->workers, NULL};
-    if (status == STATUS_OK) status = plan_run_make(&plan->run, &setup, ddp ? DDP_ROUNDS_MAX : ROUNDS_MAX, ends_p, err);
+    if (status == STATUS_OK) status = plan_run_make(&plan->run, &setup, rounds_max, ends_p, err);
     layout_finish(&m.layout);
     return status;
 }

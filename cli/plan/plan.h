@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cli/plan/plan_box.h"
 #include "cli/plan/plan_cost.h"
 #include "cli/plan/plan_rounds.h"
 #include "cli/plan/plan_worker.h"
@@ -26,6 +27,8 @@ struct plan_request {
     uint32_t workers;
     const struct link_spec *links; /* [workers] */
     uint64_t params;               /* of a model.family external; 0: none given */
+    const struct plan_box *box;    /* each worker is such a box; NULL: it is an atoll-worker */
+    uint64_t adapters;             /* only these parameters travel, of a frozen model; 0: the model */
     double step_s;
     struct progress *progress;
 };
@@ -45,6 +48,7 @@ struct plan {
     uint64_t params;
     struct plan_costs costs;
     struct plan_memory memory;
+    struct plan_box_memory box; /* of a request with a box and without adapters */
     struct plan_run run;
 };
 

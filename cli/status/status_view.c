@@ -174,6 +174,14 @@ static void print_bytes(const json_t *o, struct page *page)
     page->used = 0;
 }
 
+/* The coordinator keeps its parameters in a file, because memory is short. */
+static void print_file(const json_t *o, struct page *page)
+{
+    double bytes = number(o, "file_bytes");
+    if (bytes > 0) add(page, "parameters and outer state (%s) in a file: too little memory", units_bytes(bytes).text);
+    print(page, "memory");
+}
+
 /* async: merged deltas by the rounds that they were behind. */
 static void print_staleness(const json_t *o, struct page *page)
 {
@@ -361,6 +369,7 @@ void status_view_print(const json_t *o, unsigned width, const char *end, FILE *o
     print_losses(o, &page);
     print_tokens(o, &page);
     print_bytes(o, &page);
+    print_file(o, &page);
     if (utilization > 0) add(&page, "%s", units_percent(utilization).text);
     print(&page, "utilization");
     print_staleness(o, &page);

@@ -1,16 +1,20 @@
 #include "common/base/mem.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* Header of MEM_ALIGN bytes before each block: mem_free needs the size. */
 struct mem_header {
     size_t bytes;
+    size_t mapped; /* bytes of its map (mem_map), or 0 */
 };
 
 static struct mem_header *header_of(void *block)
@@ -55,7 +59,7 @@ static void *take(size_t bytes, bool zero)
     if (!raw) return NULL;
     if (align > MEM_ALIGN) madvise(raw, whole, MADV_HUGEPAGE);
     if (zero) memset(raw, 0, whole);
-    ((struct mem_header *)raw)->bytes = bytes;
+    *(struct mem_header *)raw = (struct mem_header){.bytes = bytes};
     atomic_fetch_add(&live_bytes, bytes);
     return raw + MEM_ALIGN;
 }
@@ -95,7 +99,34 @@ void mem_free(void *block)
     struct mem_header *header = header_of(block);
     size_t live = atomic_fetch_sub(&live_bytes, header->bytes);
     assert(live >= header->bytes);
-    free(header);
+    if (header->mapped)
+        munmap(header, header->mapped);
+    else
+        free(header);
+}
+
+void *mem_map(int fd, size_t count, size_t size)
+{
+    size_t bytes;
+    struct stat st;
+    if (should_fail()) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX / 4) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    if (fstat(fd, &st)) return NULL;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (MEM_ALIGN + bytes + page - 1) / page * page;
+    off_t at = (off_t)(((size_t)st.st_size + page - 1) / page * page);
+    errno = posix_fallocate(fd, at, (off_t)whole); /* a full disk would otherwise end the process later, by a signal */
+    if (errno) return NULL;
+    unsigned char *raw = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, fd, at);
+    if (raw == MAP_FAILED) return NULL;
+    *(struct mem_header *)(void *)raw = (struct mem_header){.bytes = bytes, .mapped = whole};
+    atomic_fetch_add(&live_bytes, bytes);
+    return raw + MEM_ALIGN;
 }
 
 enum status arena_init(struct arena *arena, size_t bytes)

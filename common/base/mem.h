@@ -14,6 +14,10 @@ enum { MEM_ALIGN = 64 };
 
 /* Zeroed, MEM_ALIGN-aligned; NULL on failure or when count * size overflows. size 0 gives a valid pointer. */
 void *mem_alloc(size_t count, size_t size) MUST_CHECK;
+/* mem_alloc in the open file fd, which grows by the block: the system writes its pages there when memory is short. NULL
+ * with errno, for example when the disk is full. mem_free unmaps it; its bytes stay in the file until that is closed.
+ */
+void *mem_map(int fd, size_t count, size_t size) MUST_CHECK;
 /* Not zeroed: pages of a large block take no memory before they are written. */
 void *mem_alloc_untouched(size_t bytes) MUST_CHECK;
 /* Grow or shrink, keeping min(old_bytes, new_bytes) bytes; new bytes are zero. NULL: the old block stays valid. */

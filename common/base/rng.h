@@ -16,6 +16,7 @@ enum rng_stream {
     RNG_MOMENTS = 5, /* rounding of the inner optimizer's moments; counter = worker */
     RNG_TIMING = 6,  /* operands of timed matrix products */
     RNG_LINK = 7,    /* jitter of an emulated link */
+    RNG_OUTER = 8,   /* rounding of the outer state; counter = fragment */
     RNG_TEST = 100,
 };
 

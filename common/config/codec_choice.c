@@ -50,6 +50,21 @@ void config_down_spec(const struct config *config, bool mean, char out[CODEC_SPE
     }
 }
 
+bool config_down_loses(const struct config *config)
+{
+    return config_down(config) != CONFIG_DOWN_RELAY && !codec_spec_lossless(config->codec.down);
+}
+
+uint32_t config_outer_vectors(const struct config *config)
+{
+    return config->outer.optimizer == OPTIMIZER_ADAMW ? 2 : config->outer.optimizer != OPTIMIZER_SGD;
+}
+
+bool config_outer_half(const struct config *config)
+{
+    return config->outer.state == OUTER_BF16 && config->outer.optimizer != OPTIMIZER_ADAMW;
+}
+
 bool config_up_mixed(const struct config *config)
 {
     return config->codec.up_allowed[0] != '\0';

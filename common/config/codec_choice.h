@@ -26,6 +26,12 @@ bool config_up_mixed(const struct config *config);
 /* The codecs that deltas may have: codec.up, then those of codec.up_allowed. Returns their number; 0: too many (above
  * CONFIG_UP_MAX), or one is empty or too long. */
 uint32_t config_up_specs(const struct config *config, char out[CONFIG_UP_MAX][CODEC_SPEC_MAX]);
+/* True when updates lose what their codec cannot represent, so that the coordinator keeps a residual. */
+bool config_down_loses(const struct config *config);
+/* Vectors of the outer optimizer's state beside theta: 0 to 2. */
+uint32_t config_outer_vectors(const struct config *config);
+/* True when the coordinator keeps momentum and residual in bf16 (outer.state). */
+bool config_outer_half(const struct config *config);
 /* The codec of deltas in the journal, from which they are merged: codec.up, or fp32 if config_up_mixed. */
 const char *config_merge_spec(const struct config *config, bool mean);
 /* True when updates carry the new parameters instead of increments (enum update_form). */

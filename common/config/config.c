@@ -163,6 +163,8 @@ static void derived_text(const struct config *config, int index, char out[96])
         snprintf(out, 96, "follows inner.learning_rate");
     else if (at == offsetof(struct config, outer.learning_rate) || at == offsetof(struct config, outer.momentum))
         snprintf(out, 96, "follows optimizer %.60s", optimizer);
+    else if (at == offsetof(struct config, outer.state))
+        snprintf(out, 96, "follows method and codec.down");
     else if (!strcmp(section, "merge"))
         snprintf(out, 96, "follows codec.up");
     else

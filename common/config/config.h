@@ -23,6 +23,9 @@ enum train_method { METHOD_DDP, METHOD_LOCAL_SGD, METHOD_DILOCO, METHOD_STREAMIN
 enum optimizer { OPTIMIZER_SGD, OPTIMIZER_NESTEROV, OPTIMIZER_ADAMW, OPTIMIZER_MUON };
 enum schedule { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_WSD };
 enum precision { PRECISION_FP32, PRECISION_BF16 };
+/* Momentum and residual at the coordinator. AUTO: not resolved; in the settings of a run: of a release without the key,
+ * so fp32. */
+enum outer_form { OUTER_AUTO, OUTER_FP32, OUTER_BF16 };
 /* What the backward pass recomputes instead of keeping; each level recomputes more (worker/model/model.h). */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_ACT, RECOMPUTE_NORM, RECOMPUTE_BLOCK, RECOMPUTE_AUTO };
 enum choice_auto { CHOICE_OFF, CHOICE_ON, CHOICE_AUTO };
@@ -88,6 +91,7 @@ struct config {
     struct {
         enum optimizer optimizer; /* sgd | nesterov | adamw; defaults follow the method */
         double learning_rate, momentum;
+        enum outer_form state;  /* type of the stored momentum and residual */
         uint32_t max_staleness; /* maximum staleness of an accepted delta, in rounds (async) */
         char grace[16];         /* auto, or seconds in which arrivals become one outer step (async) */
     } outer;

@@ -13,6 +13,8 @@ static const struct config_choice choices_method[] = {{"ddp", METHOD_DDP},      
                                                       {"diloco", METHOD_DILOCO}, {"streaming", METHOD_STREAMING},
                                                       {"async", METHOD_ASYNC},   {NULL, 0}};
 static const struct config_choice choices_precision[] = {{"fp32", PRECISION_FP32}, {"bf16", PRECISION_BF16}, {NULL, 0}};
+static const struct config_choice choices_state[] = {
+    {"auto", OUTER_AUTO}, {"fp32", OUTER_FP32}, {"bf16", OUTER_BF16}, {NULL, 0}};
 static const struct config_choice choices_recompute[] = {{"auto", RECOMPUTE_AUTO},   {"none", RECOMPUTE_NONE},
                                                          {"act", RECOMPUTE_ACT},     {"norm", RECOMPUTE_NORM},
                                                          {"block", RECOMPUTE_BLOCK}, {NULL, 0}};
@@ -87,7 +89,8 @@ const struct config_key config_keys[] = {
     WORD(model, family, "gpt2", choices_family,
          "model family; external: the first worker's own program (libatoll, Python) defines the tensors"),
     TEXT(model, preset, "",
-         "d2 to d48 (n_layer = n_head = depth, n_embd = 64 x depth), gpt2, llama-1b or llama-8b; explicit keys win"),
+         "d2 to d48 (n_layer = n_head = depth, n_embd = 64 x depth), gpt2, llama-1b, llama-3b, llama-8b; explicit keys "
+         "win"),
     U32(model, n_layer, "4", 1, 1024, "layers", "transformer blocks"),
     U32(model, n_head, "4", 1, 1024, "heads", "attention heads; must divide n_embd"),
     U32(model, n_embd, "128", 1, 65536, "", "width of the residual stream"),
@@ -163,6 +166,10 @@ const struct config_key config_keys[] = {
     RATE_REAL(outer, learning_rate, "0.7", 0, 1000, "",
               "default by optimizer: sgd 1, nesterov 0.7; ddp: inner.learning_rate"),
     RATE_REAL(outer, momentum, "0.9", 0, 0.999999, "", "default by optimizer: sgd 0, nesterov 0.9"),
+    CHOICE(
+        outer, state, "auto", choices_state,
+        "type of the coordinator's momentum and residual; bf16: half the memory, stochastic rounding; auto: bf16 with "
+        "method diloco and a lossy codec.down"),
     U32(outer, max_staleness, "4", 0, 1000000, "rounds",
         "async: maximum staleness (versions behind / active workers, rounded down)"),
     TEXT(outer, grace, "auto",

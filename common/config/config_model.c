@@ -52,6 +52,7 @@ struct preset {
 static const struct preset presets[] = {
     {"gpt2", "gpt2", 12, 12, 768, 1024, 50257, 0, 0, NULL, NULL},
     {"llama-1b", "llama", 16, 32, 2048, 2048, 128256, 8, 8192, "500000", NULL},   /* Llama 3.2 1B */
+    {"llama-3b", "llama", 28, 24, 3072, 2048, 128256, 8, 8192, "500000", NULL},   /* Llama 3.2 3B */
     {"llama-8b", "llama", 32, 32, 4096, 8192, 128256, 8, 14336, "500000", "off"}, /* Llama 3 8B */
 };
 
@@ -85,7 +86,7 @@ enum status config_model_preset(const struct config_resolve *r)
         depth = (uint32_t)atol(preset + 1);
     if (depth < 2 || depth > 48)
         return config_refuse(r, KEYS(AT(model.preset)),
-                             "\"%.40s\" is unknown; allowed: d2 to d48, gpt2, llama-1b, llama-8b", preset);
+                             "\"%.40s\" is unknown; allowed: d2 to d48, gpt2, llama-1b, llama-3b, llama-8b", preset);
     TRY(config_derive_u32(r, AT(model.n_layer), depth));
     TRY(config_derive_u32(r, AT(model.n_head), depth));
     return config_derive_u32(r, AT(model.n_embd), 64 * depth);

@@ -93,7 +93,7 @@ static enum status resolve_overlap(const struct config_resolve *r)
 bool config_lists_all(const struct config_sources *sources)
 {
     for (int i = 0; i < config_keys_count; i++)
-        if (!config_keys[i].local && sources->of[i] <= CONFIG_PRESET) return false;
+        if (!config_keys[i].local && sources->of[i] <= CONFIG_PRESET && i != AT(outer.state)) return false;
     return true;
 }
 
@@ -104,6 +104,7 @@ static const char *ddp_outer_value(const struct config *c, int key, char out[CON
     if (key == AT(outer.optimizer)) return c->inner.optimizer == OPTIMIZER_ADAMW ? "adamw" : "sgd";
     if (key == AT(outer.learning_rate)) return config_value_text(c, AT(inner.learning_rate), out);
     if (key == AT(outer.momentum)) return "0";
+    if (key == AT(outer.state)) return "fp32";
     return config_value_set(&plain, key, config_keys[key].preset, NULL) == STATUS_OK
                ? config_value_text(&plain, key, out)
                : config_keys[key].preset;
@@ -260,6 +261,22 @@ static enum status resolve_down(const struct config_resolve *r)
                          "with outer.optimizer %s and train.method %s allowed: a codec such as int8:256%s%.40s",
                          c->codec.down, optimizer, config_method_name(c->train.method), sparse ? " or " : "",
                          sparse ? c->codec.up : "");
+}
+
+/* A run whose settings lack the key keeps fp32 (coordinator/settings.c). */
+static enum status resolve_state(const struct config_resolve *r)
+{
+    struct config *c = r->config;
+    bool ddp = c->train.method == METHOD_DDP;
+    if (c->outer.state == OUTER_BF16 && ddp)
+        return config_refuse(
+            r, KEYS(AT(outer.state), AT(train.method)),
+            "bf16 does not go with train.method ddp: the coordinator takes the step with fp32 moments; "
+            "allowed: auto, fp32");
+    if (c->outer.state != OUTER_AUTO) return STATUS_OK;
+    bool lean = c->train.method == METHOD_DILOCO && config_down_loses(c);
+    if (config_unset(r, AT(outer.state))) r->sources->of[AT(outer.state)] = CONFIG_PRESET;
+    return config_value_set(c, AT(outer.state), lean ? "bf16" : "fp32", r->err);
 }
 
 /* Workers with codecs of their own: their deltas are merged in fp32, where no coordinate is unsent. */
@@ -481,6 +498,7 @@ enum status config_resolve(struct config *config, struct config_sources *sources
     TRY(resolve_merge(&r));
     TRY(check_up_allowed(&r));
     TRY(resolve_down(&r));
+    TRY(resolve_state(&r));
     TRY(check_rda(&r));
     TRY(resolve_ranks(&r));
     TRY(check_eval_every(&r));

@@ -25,7 +25,7 @@ enum status config_refuse(const struct config_resolve *r, const int *keys, const
 /* True when the key has its default or a derived value. */
 bool config_unset(const struct config_resolve *r, int index);
 /* True when every shared key has a source, as in a run's config.yaml: such a text sets keys to their defaults without
- * intention. */
+ * intention. outer.state is not needed: earlier releases did not write it. */
 bool config_lists_all(const struct config_sources *sources);
 /* Set a key to a derived value if it is unset (config_unset). */
 enum status config_derive(const struct config_resolve *r, int index, const char *text) MUST_CHECK;

@@ -19,8 +19,8 @@ static const char *const keys[] = {
     "ddp_bytes",      "utilization",
     "wall_s",         "val_tokens",
     "theta_hash",     "restarts",
-    "down",           "staleness",
-    "deltas_refused",
+    "down",           "file_bytes",
+    "staleness",      "deltas_refused",
 };
 
 json_t *run_status_new(void)

@@ -10,6 +10,7 @@
 #include "common/os/json_file.h"
 #include "common/os/run_status.h"
 #include "coordinator/engine/engine_impl.h"
+#include "coordinator/outer/outer_arrays.h"
 
 enum { WAITING_KEPT_US = 100000 };
 
@@ -457,6 +458,8 @@ static json_t *status_object(const struct engine *e)
     run_status_set(o, "other_bytes_down", json_integer((json_int_t)sum.other_down));
     run_status_set(o, "restarts", json_integer((json_int_t)sum.restarts));
     if (l->down[0]) run_status_set(o, "down", json_string(l->down));
+    if (l->modelled && l->state_file >= 0)
+        run_status_set(o, "file_bytes", json_integer((json_int_t)outer_arrays_bytes(&e->config, &l->layout)));
     if (e->config.train.method == METHOD_ASYNC) run_status_set(o, "staleness", json_counts(e->stale, ROUND_STALENESS));
     add_refusals(o, e);
     add_notes(o, e);

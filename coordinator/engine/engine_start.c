@@ -14,6 +14,7 @@ static enum status init_ledger(struct engine *e, struct err *err)
     bool region = e->ledger.region;
     TRY(ledger_init(&e->ledger, &e->config, e->init_dir, err));
     e->ledger.region = region;
+    e->ledger.folder = store_folder(e->store);
     return STATUS_OK;
 }
 

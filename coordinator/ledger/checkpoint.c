@@ -6,34 +6,22 @@
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/format/field_rows.h"
+#include "coordinator/outer/outer_arrays.h"
 #include "wire/msg_table.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "float arrays are written as little-endian bytes");
 
-/* The digit is the format. A run of which rounds were taken back writes FORMAT_TAKEN, which lists that; both are read.
- */
+/* The digit is the format: FORMAT_PLAIN and the bits of what the file has in addition. All four are read. */
 static const char magic[8] = {'A', 'T', 'O', 'L', 'L', 'S', '4', '\n'};
 
-enum { FORMAT_TAKEN = '5', FORMAT_AT = 6, PREFIX = 24, HEAD_MAX = 1 << 30, ARRAYS_MAX = CHECKPOINT_ARRAYS_MAX };
-
-/* --- float arrays in the order they are stored -------------------------------------------------------------------- */
-
-struct array {
-    float *data;
-    size_t count;
+enum {
+    FORMAT_PLAIN = '4',
+    FORMAT_TAKEN = 1, /* rounds of the run were taken back: the head lists them */
+    FORMAT_HALF = 2,  /* the arrays are bf16 (outer.state), not fp32 */
+    FORMAT_LAST = FORMAT_PLAIN + FORMAT_TAKEN + FORMAT_HALF,
+    FORMAT_AT = 6
 };
-
-static size_t list_arrays(const struct ledger *l, struct array out[ARRAYS_MAX])
-{
-    size_t n = 0;
-    if (l->outer.m) out[n++] = (struct array){l->outer.m, l->layout.n_params};
-    if (l->outer.v) out[n++] = (struct array){l->outer.v, l->layout.n_params};
-    for (uint32_t f = 0; f < l->layout.n_fragments; f++)
-        if (l->outer.fragments[f].residual.residual)
-            out[n++] = (struct array){l->outer.fragments[f].residual.residual, l->layout.fragments[f].count};
-    assert(n <= ARRAYS_MAX);
-    return n;
-}
+enum { PREFIX = 24, HEAD_MAX = 1 << 30 };
 
 /* --- members ------------------------------------------------------------------------------------------------------ */
 
@@ -163,8 +151,8 @@ static const struct field info_fields[] = {
 };
 const struct field checkpoint_head_fields[] = {
     STRUCT(checkpoint_head, info, info_fields),
-    COUNT(checkpoint_head, n, 0, ARRAYS_MAX),
-    LIST(checkpoint_head, hashes, n, wire_number, ARRAYS_MAX),
+    COUNT(checkpoint_head, n, 0, OUTER_ARRAYS_MAX),
+    LIST(checkpoint_head, hashes, n, wire_number, OUTER_ARRAYS_MAX),
     STRUCT(checkpoint_head, run, record_run_fields),
     COUNT(checkpoint_head, n_earlier, 0, LEDGER_EARLIER_MAX),
     LIST(checkpoint_head, earlier, n_earlier, wire_number, LEDGER_EARLIER_MAX),
@@ -201,7 +189,7 @@ static const struct field region_fields[] = {
     BOOL(ledger, round.region.sealed), U64(ledger, round.region.granted),   U32(ledger, round.region.steps),
     F64(ledger, round.region.step0),   F64(ledger, round.region.step_rate), END,
 };
-/* Only with FORMAT_TAKEN, at the end of the head. */
+/* Only with the bit FORMAT_TAKEN, at the end of the head. */
 static const struct field taken_fields[] = {
     COUNT(ledger, n_taken, 1, LEDGER_TAKEN_MAX),
     LIST(ledger, taken, n_taken, record_taken_fields, LEDGER_TAKEN_MAX),
@@ -228,17 +216,17 @@ const struct field_part checkpoint_parts[] = {
     {"each member: strikes", gate_fields},
     {"its last delta: fragments", sample_fields},
     {"a region", region_fields},
-    {"format 5: what was taken back", taken_fields},
+    {"formats 5 and 7: what was taken back", taken_fields},
     {0},
 };
 
 /* The first part of the head. It borrows from the ledger. */
 static void head_of(const struct ledger *l, uint64_t round, uint64_t segment, struct checkpoint_head *head)
 {
-    struct array arrays[ARRAYS_MAX];
+    struct outer_array arrays[OUTER_ARRAYS_MAX];
     *head = (struct checkpoint_head){
         .info = {.round = round, .segment = segment, .n_fragments = l->layout.n_fragments},
-        .n = (uint32_t)list_arrays(l, arrays),
+        .n = (uint32_t)outer_arrays_list(&l->outer, arrays),
         .run = {.config_hash = l->config_hash, .config_text = l->config_text, .config_size = strlen(l->config_text)},
         .n_earlier = l->n_earlier,
         .model = l->model_record,
@@ -249,7 +237,8 @@ static void head_of(const struct ledger *l, uint64_t round, uint64_t segment, st
         head->info.hashes[f] = l->outer.fragments[f].hash;
     }
     for (uint32_t i = 0; i < head->n; i++)
-        head->hashes[i] = hash_floats(l->outer.pool, arrays[i].data, arrays[i].count);
+        head->hashes[i] =
+            outer_array_hash(l->outer.pool, arrays[i].data, arrays[i].count, outer_arrays_half(&l->outer));
     memcpy(head->run.run_id, l->run_id, WIRE_UUID);
     memcpy(head->earlier, l->earlier, sizeof head->earlier);
 }
@@ -289,14 +278,15 @@ static enum status round_decode(struct ledger *l, bool taken, struct reader *r)
 static enum status head_decode(struct ledger *l, struct checkpoint_head *head, bool taken, struct reader *r,
                                struct err *err)
 {
-    struct array arrays[ARRAYS_MAX];
+    struct outer_array arrays[OUTER_ARRAYS_MAX];
     fields_read(checkpoint_head_fields, head, r);
     if (r->bad) return STATUS_CORRUPT;
     TRY(ledger_set_run(l, &head->run, err));
     memcpy(l->earlier, head->earlier, sizeof l->earlier);
     l->n_earlier = head->n_earlier;
     TRY(ledger_set_model(l, head->model, head->model_size, err));
-    if (head->info.n_fragments != l->layout.n_fragments || head->n != list_arrays(l, arrays)) return STATUS_CORRUPT;
+    if (head->info.n_fragments != l->layout.n_fragments || head->n != outer_arrays_list(&l->outer, arrays))
+        return STATUS_CORRUPT;
     memcpy(l->round.versions, head->info.versions, sizeof l->round.versions);
     TRY(round_decode(l, taken, r));
     return reader_done(r) ? STATUS_OK : STATUS_CORRUPT;
@@ -337,11 +327,11 @@ enum status checkpoint_carry_held(struct ledger *l, struct err *err)
 enum status checkpoint_save(const struct ledger *l, struct store *store, uint64_t round, uint64_t segment,
                             struct err *err)
 {
-    struct array arrays[ARRAYS_MAX];
-    struct store_part parts[1 + ARRAYS_MAX];
+    struct outer_array arrays[OUTER_ARRAYS_MAX];
+    struct store_part parts[1 + OUTER_ARRAYS_MAX];
     struct checkpoint_head head;
     struct writer count = writer_counting();
-    size_t n = list_arrays(l, arrays);
+    size_t n = outer_arrays_list(&l->outer, arrays);
     head_of(l, round, segment, &head);
     head_encode(l, &head, &count);
     size_t size = count.pos;
@@ -352,13 +342,16 @@ enum status checkpoint_save(const struct ledger *l, struct store *store, uint64_
     assert(!w.bad && w.pos == size);
     struct writer prefix = writer_of(blob, PREFIX);
     put_bytes(&prefix, magic, sizeof magic);
-    if (l->n_taken) blob[FORMAT_AT] = FORMAT_TAKEN;
+    blob[FORMAT_AT] =
+        (uint8_t)(FORMAT_PLAIN + (l->n_taken ? FORMAT_TAKEN : 0) + (outer_arrays_half(&l->outer) ? FORMAT_HALF : 0));
     put_u64(&prefix, size);
     put_u32(&prefix, crc32c(0, blob + PREFIX, size));
     put_u32(&prefix, 0);
     assert(!prefix.bad && prefix.pos == PREFIX);
     parts[0] = (struct store_part){blob, PREFIX + size};
-    for (size_t i = 0; i < n; i++) parts[1 + i] = (struct store_part){arrays[i].data, arrays[i].count * sizeof(float)};
+    for (size_t i = 0; i < n; i++)
+        parts[1 + i] =
+            (struct store_part){arrays[i].data, arrays[i].count * outer_value_bytes(outer_arrays_half(&l->outer))};
     struct store_checkpoint checkpoint = {.round = round,
                                           .layout = &l->layout,
                                           .theta = l->outer.theta,
@@ -382,15 +375,15 @@ static enum status check_magic(const uint8_t prefix[PREFIX], uint64_t round, str
     uint8_t other[sizeof magic], format = prefix[FORMAT_AT];
     memcpy(other, magic, sizeof magic);
     other[FORMAT_AT] = format;
-    bool ours = format == (uint8_t)magic[FORMAT_AT] || format == FORMAT_TAKEN;
+    bool ours = format >= FORMAT_PLAIN && format <= FORMAT_LAST;
     if (ours && !memcmp(prefix, other, sizeof other)) return STATUS_OK;
     if (format < '1' || format > '9' || memcmp(prefix, other, sizeof other) != 0)
         return bad(err, round, "has an unknown format");
     return err_set(
         err, STATUS_UNSUPPORTED,
-        "checkpoint round_%06llu has format %c, this program reads %c and %c: continue with the release that began "
+        "checkpoint round_%06llu has format %c, this program reads %c to %c: continue with the release that began "
         "the run, or start a new run from the checkpoint (model.init_from)",
-        (unsigned long long)round, format, magic[FORMAT_AT], FORMAT_TAKEN);
+        (unsigned long long)round, format, FORMAT_PLAIN, FORMAT_LAST);
 }
 
 /* The state of a checkpoint in a store. */
@@ -399,7 +392,7 @@ struct state {
     uint64_t round;
     uint8_t *head; /* [size] */
     size_t size;
-    uint8_t format;
+    bool taken, half;   /* the bits of its format */
     uint64_t at, total; /* bytes read so far; of the file */
 };
 
@@ -423,7 +416,8 @@ static enum status read_head(struct state *f, struct store *store, uint64_t roun
     uint64_t size = get_u64(&r);
     uint32_t crc = get_u32(&r);
     TRY(check_magic(prefix, round, err));
-    f->format = prefix[FORMAT_AT];
+    f->taken = (prefix[FORMAT_AT] - FORMAT_PLAIN) & FORMAT_TAKEN;
+    f->half = (prefix[FORMAT_AT] - FORMAT_PLAIN) & FORMAT_HALF;
     if (get_u32(&r)) return bad(err, round, "has an unknown format");
     if (size > HEAD_MAX || size > f->total - PREFIX) return bad(err, round, "is too short");
     f->head = mem_alloc(1, size);
@@ -445,19 +439,20 @@ enum status checkpoint_look(struct store *store, uint64_t round, struct checkpoi
     return r.bad || info->round != round ? bad(err, round, "is damaged") : STATUS_OK;
 }
 
-/* Reads a float array and compares its hash. */
-static enum status read_floats(struct state *f, float *dst, size_t count, uint64_t hash, struct pool *pool,
-                               struct err *err)
+/* Reads an array and compares its hash. */
+static enum status read_array(struct state *f, void *dst, size_t count, uint64_t hash, struct pool *pool,
+                              struct err *err)
 {
-    TRY(read_state(f, dst, count * sizeof *dst, err));
-    return hash_floats(pool, dst, count) == hash ? STATUS_OK : bad(err, f->round, "is damaged");
+    TRY(read_state(f, dst, count * outer_value_bytes(f->half), err));
+    return outer_array_hash(pool, dst, count, f->half) == hash ? STATUS_OK : bad(err, f->round, "is damaged");
 }
 
 static enum status load_arrays(struct ledger *l, struct state *f, const uint64_t *hashes, struct err *err)
 {
-    struct array arrays[ARRAYS_MAX];
-    size_t n = list_arrays(l, arrays);
-    for (size_t i = 0; i < n; i++) TRY(read_floats(f, arrays[i].data, arrays[i].count, hashes[i], l->outer.pool, err));
+    struct outer_array arrays[OUTER_ARRAYS_MAX];
+    size_t n = outer_arrays_list(&l->outer, arrays);
+    if (f->half != outer_arrays_half(&l->outer)) return bad(err, f->round, "has another outer.state than the run");
+    for (size_t i = 0; i < n; i++) TRY(read_array(f, arrays[i].data, arrays[i].count, hashes[i], l->outer.pool, err));
     return f->at == f->total ? STATUS_OK : bad(err, f->round, "is too long");
 }
 
@@ -475,7 +470,7 @@ enum status checkpoint_load(struct ledger *l, struct store *store, uint64_t roun
     struct checkpoint_head head = {0};
     TRY(read_head(&file, store, round, err));
     struct reader r = reader_of(file.head, file.size);
-    enum status status = head_decode(l, &head, file.format == FORMAT_TAKEN, &r, err);
+    enum status status = head_decode(l, &head, file.taken, &r, err);
     *info = head.info;
     mem_free(file.head);
     if (status == STATUS_CORRUPT || status == STATUS_STATE || (status == STATUS_OK && info->round != round))
@@ -509,23 +504,23 @@ static enum status head_decode_layout(struct layout *layout, struct checkpoint_h
     return whole ? STATUS_OK : STATUS_CORRUPT;
 }
 
-/* Vectors of n_params floats come first, then the residuals: none, or one of each fragment of trained tensors. The
+/* Vectors of n_params values come first, then the residuals: none, or one of each fragment of trained tensors. The
  * settings decide how many there are; the size of the file does, too. */
 static enum status check_arrays(struct state *f, const struct layout *layout, const struct checkpoint_head *head,
                                 float *room, struct err *err)
 {
     assert(layout->n_params > 0); /* head_decode_layout */
     const uint32_t F = layout_first_mean(layout), n = head->n;
-    const uint64_t whole = layout->n_params * sizeof(float), bytes = f->total - f->at;
+    const uint64_t each = outer_value_bytes(f->half), whole = layout->n_params * each, bytes = f->total - f->at;
     uint64_t trained = 0;
-    for (uint32_t i = 0; i < F; i++) trained += layout->fragments[i].count * sizeof(float);
+    for (uint32_t i = 0; i < F; i++) trained += layout->fragments[i].count * each;
     bool has_residuals = F && n >= F && bytes == (n - F) * whole + trained;
     uint32_t residuals = has_residuals ? F : 0;
     if (!has_residuals && bytes != n * whole) return bad(err, f->round, "has a wrong size");
     for (uint32_t i = 0; i < n; i++) {
         bool vector = i < n - residuals;
         size_t count = vector ? layout->n_params : layout->fragments[i - (n - residuals)].count;
-        TRY(read_floats(f, room, count, head->hashes[i], NULL, err));
+        TRY(read_array(f, room, count, head->hashes[i], NULL, err));
     }
     assert(f->at == f->total);
     return STATUS_OK;

@@ -2,15 +2,16 @@
  *
  *     state = "ATOLLS4\n", u64 head bytes, u32 crc32c of the head, u32 zero, head, momentum, second vector, residuals
  *
- * A run of which something was taken back has "ATOLLS5\n".
+ * The digit is 4, + 1 if something was taken back, + 2 if the arrays are bf16 (outer.state) instead of fp32.
  *
- * The head contains everything except the float arrays, and hash_floats of each array. */
+ * The head contains everything except the arrays, and the hash of each array (coordinator/outer/outer_arrays.h). */
 #ifndef COORDINATOR_CHECKPOINT_H
 #define COORDINATOR_CHECKPOINT_H
 
 #include "common/base/status.h"
 #include "coordinator/ledger/ledger.h"
 #include "coordinator/ledger/store.h"
+#include "coordinator/outer/outer_arrays.h"
 
 #define CHECKPOINT_ANY UINT64_MAX
 
@@ -22,13 +23,11 @@ struct checkpoint_info {
     uint64_t versions[LAYOUT_FRAGMENTS_MAX], hashes[LAYOUT_FRAGMENTS_MAX];
 };
 
-enum { CHECKPOINT_ARRAYS_MAX = 2 + LAYOUT_FRAGMENTS_MAX };
-
 /* The first part of the head, which needs no settings. Texts and the model are borrowed. */
 struct checkpoint_head {
     struct checkpoint_info info;
-    uint32_t n; /* float arrays */
-    uint64_t hashes[CHECKPOINT_ARRAYS_MAX];
+    uint32_t n; /* arrays of the outer state */
+    uint64_t hashes[OUTER_ARRAYS_MAX];
     struct record_run run;
     uint32_t n_earlier;
     uint64_t earlier[LEDGER_EARLIER_MAX];

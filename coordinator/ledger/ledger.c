@@ -2,13 +2,15 @@
 
 #include <assert.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/mem.h"
+#include "coordinator/ledger/place/state_file.h"
 #include "coordinator/ledger/update_compute.h"
 
 enum status ledger_init(struct ledger *l, struct config *config, const char *init_dir, struct err *err)
 {
-    *l = (struct ledger){.config = config, .init_dir = init_dir};
+    *l = (struct ledger){.config = config, .init_dir = init_dir, .state_file = -1};
     l->named = mem_alloc(WIRE_NAMED_MAX, sizeof *l->named);
     return l->named ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for the ledger");
 }
@@ -22,6 +24,7 @@ void ledger_finish(struct ledger *l)
     }
     update_log_finish(&l->log);
     mem_free(l->initial);
+    if (l->placed && l->state_file >= 0) close(l->state_file);
     held_finish(&l->held);
     mem_free(l->config_text);
     frozen_finish(&l->frozen);
@@ -48,6 +51,7 @@ static enum status take_config(struct ledger *l, const char *text, size_t size, 
     if (!then) return err_set(err, STATUS_NOMEM, "no memory for the run's settings");
     config_defaults(then, &sources);
     enum status status = config_parse(then, &sources, text, size, "settings", CONFIG_FILE, &why);
+    if (then->outer.state == OUTER_AUTO) then->outer.state = OUTER_FP32; /* of a release without the key */
     if (status == STATUS_OK)
         config_take_run(l->config, then);
     else
@@ -87,6 +91,13 @@ enum status ledger_set_run(struct ledger *l, const struct record_run *run, struc
     return STATUS_OK;
 }
 
+void ledger_place(struct ledger *l, const struct layout *layout)
+{
+    if (l->placed) return;
+    l->placed = true;
+    if (l->folder) l->state_file = state_file_open(l->folder, l->config, layout);
+}
+
 enum status ledger_set_model(struct ledger *l, const uint8_t *body, size_t size, struct err *err)
 {
     if (l->modelled || !l->begun) return STATUS_STATE;
@@ -116,7 +127,8 @@ enum status ledger_set_model(struct ledger *l, const uint8_t *body, size_t size,
     l->modelled = true; /* from here on ledger_finish cleans up */
     float *theta = l->initial;
     l->initial = NULL;
-    TRY(outer_state_init_with(&l->outer, l->config, &l->layout, theta, err));
+    ledger_place(l, &l->layout);
+    TRY(outer_state_init_with(&l->outer, l->config, &l->layout, l->state_file, theta, err));
     if (l->region) outer_state_follow(&l->outer);
     return STATUS_OK;
 }

@@ -28,7 +28,12 @@ enum { LEDGER_EARLIER_MAX = 32, LEDGER_TAKEN_MAX = 32 };
 struct ledger {
     struct config *config; /* borrowed; RUN records set the keys that belong to the run */
     const char *init_dir;  /* borrowed, or NULL */
-    float *initial; /* [n_params] theta_0, owned: of a MODEL record that is written now; NULL: fold computes it */
+    /* The open file that holds theta and the outer state, mapped; -1: they are in memory. `placed`: this was decided
+     * (coordinator/ledger/place/state_file.h). */
+    int state_file;
+    bool placed;
+    const char *folder; /* borrowed: of that file; NULL: there is none. Set after ledger_init */
+    float *initial;     /* [n_params] theta_0, owned: of a MODEL record that is written now; NULL: fold computes it */
     struct journal journal;
 
     bool region; /* its updates are upstream's (coordinator/engine/engine_region.c); set after ledger_init */
@@ -102,6 +107,8 @@ enum status ledger_read_update(const struct journal_record *record, struct updat
                                struct update *u) MUST_CHECK;
 /* Creates layout, round and outer state from a MODEL record's body; theta stays zero. */
 enum status ledger_set_model(struct ledger *l, const uint8_t *body, size_t size, struct err *err) MUST_CHECK;
+/* Decides once where theta and the outer state of this layout go. */
+void ledger_place(struct ledger *l, const struct layout *layout);
 /* Takes identity and settings of the run, the first time or after a change. UNSUPPORTED: another release wrote them. */
 enum status ledger_set_run(struct ledger *l, const struct record_run *run, struct err *err) MUST_CHECK;
 /* Grows l->grants to the number of members. NOMEM. */

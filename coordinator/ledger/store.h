@@ -77,6 +77,8 @@ struct store_ops {
     enum status (*file_read)(struct store *s, const char *name, uint64_t offset, void *dst, size_t size,
                              struct err *err);
 
+    /* The run folder. A NULL slot: there is none. */
+    const char *(*folder)(struct store *s);
     /* The model that a worker uploads, RUN/init (coordinator/ledger/init_folder.h). NULL: this store keeps none. */
     struct init_folder *(*init_folder)(struct store *s);
 
@@ -111,6 +113,9 @@ struct store_ops {
 struct store {
     const struct store_ops *ops;
 };
+
+/* The run folder of a store; NULL: it has none. */
+const char *store_folder(struct store *s);
 
 enum { SPOOL_ALIGN = 4096 };
 #define STORE_KEEP_NONE UINT64_MAX

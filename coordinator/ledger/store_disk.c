@@ -124,6 +124,11 @@ static enum status segment_size(struct store *s, uint64_t segment, uint64_t *siz
     return STATUS_OK;
 }
 
+static const char *folder_of(struct store *s)
+{
+    return store_disk_of(s)->dir;
+}
+
 static uint64_t free_bytes(struct store *s)
 {
     struct statvfs disk;
@@ -198,6 +203,7 @@ static const struct store_ops disk_ops = {
     .segment_read = segment_read,
     .segment_size = segment_size,
     .free_bytes = free_bytes,
+    .folder = folder_of,
     .total_bytes = total_bytes,
     .segment_list = segment_list,
     .segment_remove = segment_remove,

@@ -17,3 +17,8 @@ enum status store_list(struct store *s, store_list_fn list, uint64_t **list_p, s
         if (err) *err = (struct err){0};
     }
 }
+
+const char *store_folder(struct store *s)
+{
+    return s->ops->folder ? s->ops->folder(s) : NULL;
+}

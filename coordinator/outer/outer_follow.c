@@ -14,8 +14,14 @@ void outer_state_follow(struct outer_state *s)
 {
     mem_free(s->m);
     mem_free(s->v);
+    mem_free(s->m_half);
     s->m = s->v = NULL;
-    for (uint32_t f = 0; f < s->layout->n_fragments; f++) feedback_finish(&s->fragments[f].residual);
+    s->m_half = NULL;
+    for (uint32_t f = 0; f < s->layout->n_fragments; f++) {
+        feedback_finish(&s->fragments[f].residual);
+        mem_free(s->fragments[f].owed);
+        s->fragments[f].owed = NULL;
+    }
 }
 
 enum status outer_state_apply(struct outer_state *s, const struct update *u)

@@ -1,6 +1,7 @@
 #include "coordinator/outer/outer_state.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <string.h>
 
 #include "common/base/hash.h"
@@ -19,6 +20,7 @@
 #include "coordinator/outer/arrival.h"
 #include "coordinator/outer/delta_measure.h"
 #include "coordinator/outer/held.h"
+#include "coordinator/outer/outer_arrays.h"
 #include "coordinator/outer/outer_opt.h"
 #include "coordinator/round/upload.h"
 #include "wire/msg.h"
@@ -38,9 +40,7 @@ static int thread_count(const struct config *config)
 /* The fragment's downlink has error feedback: later updates carry the coding error. */
 static bool keeps_residual(const struct outer_state *s, uint32_t f)
 {
-    const struct config *c = s->config;
-    return s->fragments[f].down && !config_update_replaces(c, layout_is_mean(s->layout, f)) &&
-           !codec_spec_lossless(c->codec.down);
+    return config_down_loses(s->config) && !layout_is_mean(s->layout, f);
 }
 
 typedef enum status (*create_fn)(struct codec **codec_p, const char *spec, const struct layout *layout,
@@ -70,6 +70,16 @@ static enum status init_codecs(struct outer_state *s, uint32_t f, create_fn crea
     return STATUS_OK;
 }
 
+static enum status no_room(const struct outer_state *s, struct err *err)
+{
+    uint64_t n = s->layout->n_params, bytes = outer_arrays_bytes(s->config, s->layout);
+    if (s->file >= 0)
+        return err_set(err, STATUS_NOMEM, "no room in the run folder for the state of %s parameters (about %s): %s",
+                       units_count((double)n).text, units_bytes((double)bytes).text, strerror(errno));
+    return err_set(err, STATUS_NOMEM, "no memory for the state of %s parameters (about %s)",
+                   units_count((double)n).text, units_bytes((double)bytes).text);
+}
+
 static enum status init_fragment(struct outer_state *s, uint32_t f, size_t *part_max, struct err *err)
 {
     struct outer_fragment *frag = &s->fragments[f];
@@ -78,8 +88,14 @@ static enum status init_fragment(struct outer_state *s, uint32_t f, size_t *part
     TRY(init_codecs(s, f, codec_create_for_fragment, part_max, err));
     /* The residual of a union does not decay: it stays valid until a worker sends the coordinate again. */
     float decay = config_down(s->config) == CONFIG_DOWN_CODEC ? codec_feedback_decay(frag->down) : 1;
-    if (feedback_init(&frag->residual, count, decay, keeps_residual(s, f)) == STATUS_OK) return STATUS_OK;
-    return err_set(err, STATUS_NOMEM, "no memory for the residual of %zu parameters", count);
+    bool keeps = keeps_residual(s, f), half = config_outer_half(s->config);
+    TRY(feedback_init(&frag->residual, count, decay, false));
+    if (keeps && half)
+        frag->owed = outer_array_alloc(s->file, count, sizeof *frag->owed);
+    else if (keeps)
+        frag->residual.residual = outer_array_alloc(s->file, count, sizeof *frag->residual.residual);
+    if (!keeps || frag->owed || frag->residual.residual) return STATUS_OK;
+    return no_room(s, err);
 }
 
 static size_t most_parts(const struct outer_state *s)
@@ -141,22 +157,16 @@ static size_t payload_bytes(const struct outer_state *s)
     return OBJECT_HEAD_MAX + (cap > s->payload_cap ? cap : s->payload_cap);
 }
 
-/* State of the outer optimizer: vectors beside theta. */
-static uint64_t vectors_of(const struct config *c)
-{
-    return c->outer.optimizer == OPTIMIZER_ADAMW ? 2 : c->outer.optimizer != OPTIMIZER_SGD;
-}
-
 enum status outer_state_init(struct outer_state *s, const struct config *config, const struct layout *layout,
                              struct err *err)
 {
-    return outer_state_init_with(s, config, layout, NULL, err);
+    return outer_state_init_with(s, config, layout, -1, NULL, err);
 }
 
 enum status outer_state_init_with(struct outer_state *s, const struct config *config, const struct layout *layout,
-                                  float *theta, struct err *err)
+                                  int file, float *theta, struct err *err)
 {
-    *s = (struct outer_state){.config = config, .layout = layout, .theta = theta};
+    *s = (struct outer_state){.config = config, .layout = layout, .file = file, .theta = theta};
     size_t n = layout->n_params, largest = 0, part_max = 0;
     s->fragments = mem_alloc(layout->n_fragments, sizeof *s->fragments);
     if (!s->fragments) return err_set(err, STATUS_NOMEM, "no memory for %u fragments", layout->n_fragments);
@@ -165,19 +175,20 @@ enum status outer_state_init_with(struct outer_state *s, const struct config *co
         TRY(init_fragment(s, f, &part_max, err));
     }
     TRY(init_merger(s, part_max, err));
-    uint64_t vectors = vectors_of(config);
-    if (!theta) s->theta = mem_alloc(n, sizeof *s->theta);
+    uint32_t vectors = config_outer_vectors(config);
+    if (!theta) s->theta = outer_array_alloc(file, n, sizeof *s->theta);
     s->acc = mem_alloc(largest, sizeof *s->acc);
     s->cells = mem_alloc(outer_cells(largest), sizeof *s->cells);
-    if (vectors > 0) s->m = mem_alloc(n, sizeof *s->m);
-    if (vectors > 1) s->v = mem_alloc(n, sizeof *s->v);
+    bool half = config_outer_half(config);
+    if (vectors > 0 && half) s->m_half = outer_array_alloc(file, n, sizeof *s->m_half);
+    if (vectors > 0 && !half) s->m = outer_array_alloc(file, n, sizeof *s->m);
+    if (vectors > 1) s->v = outer_array_alloc(file, n, sizeof *s->v);
     s->payload_cap = payload_bytes(s);
     assert(s->payload_cap >= s->delta_cap && s->payload_cap >= OBJECT_HEAD_MAX);
     s->payload = mem_alloc(1, s->payload_cap);
-    bool all = s->theta && s->acc && s->cells && s->payload && (s->m || !vectors) && (s->v || vectors < 2);
-    return all ? STATUS_OK
-               : err_set(err, STATUS_NOMEM, "no memory for the state of %s parameters (about %s)",
-                         units_count((double)n).text, units_bytes((double)n * 16).text);
+    bool all = s->theta && s->acc && s->cells && s->payload;
+    all = all && (s->m || s->m_half || !vectors) && (s->v || vectors < 2);
+    return all ? STATUS_OK : no_room(s, err);
 }
 
 /* All deltas of a round must be in memory together: the merge counts senders or adds directions, or the deltas are
@@ -196,7 +207,7 @@ enum status outer_state_bytes(uint64_t *bytes, const struct config *config, cons
     struct outer_state s = {.config = config, .layout = layout};
     size_t largest = 0, part_max = 0;
     enum status status = STATUS_OK;
-    uint64_t codecs = 0, floats = layout->n_params * (1 + vectors_of(config)), deltas = wants_all(config) ? workers : 0;
+    uint64_t codecs = 0, floats = 0, deltas = wants_all(config) ? workers : 0;
     s.fragments = mem_alloc(layout->n_fragments, sizeof *s.fragments);
     if (!s.fragments) return err_set(err, STATUS_NOMEM, "no memory for %u fragments", layout->n_fragments);
     for (uint32_t f = 0; f < layout->n_fragments && status == STATUS_OK; f++) {
@@ -205,14 +216,14 @@ enum status outer_state_bytes(uint64_t *bytes, const struct config *config, cons
         if (s.fragments[f].up) codecs += codec_memory(s.fragments[f].up);
         if (s.fragments[f].down) codecs += codec_memory(s.fragments[f].down);
         for (uint32_t i = 0; i < s.fragments[f].n_arriving; i++) codecs += codec_memory(s.fragments[f].arriving[i]);
-        if (status == STATUS_OK && keeps_residual(&s, f)) floats += layout->fragments[f].count;
     }
     if (status == STATUS_OK) {
         uint64_t together = OBJECT_HEAD_MAX + deltas * opened_bytes(&s), payload = payload_bytes(&s);
         floats += largest + (uint64_t)thread_count(config) * 2 * part_max;
-        *bytes = codecs + layout->n_fragments * sizeof *s.fragments + floats * sizeof(float) +
-                 (together > payload ? together : payload) + WIRE_NAMED_MAX * (sizeof *s.deltas + sizeof *s.tokens) +
-                 most_parts(&s) * sizeof *s.squares + outer_cells(largest) * sizeof *s.cells;
+        *bytes = codecs + layout->n_fragments * sizeof *s.fragments + outer_arrays_bytes(config, layout) +
+                 floats * sizeof(float) + (together > payload ? together : payload) +
+                 WIRE_NAMED_MAX * (sizeof *s.deltas + sizeof *s.tokens) + most_parts(&s) * sizeof *s.squares +
+                 outer_cells(largest) * sizeof *s.cells;
     }
     outer_state_finish(&s);
     return status;
@@ -241,10 +252,12 @@ void outer_state_finish(struct outer_state *s)
         codec_destroy(s->fragments[f].down);
         for (uint32_t i = 0; i < CONFIG_UP_MAX; i++) codec_destroy(s->fragments[f].arriving[i]);
         feedback_finish(&s->fragments[f].residual);
+        mem_free(s->fragments[f].owed);
     }
     mem_free(s->fragments);
     mem_free(s->theta);
     mem_free(s->m);
+    mem_free(s->m_half);
     mem_free(s->v);
     mem_free(s->acc);
     mem_free(s->cells);

@@ -1,9 +1,9 @@
 /* The outer state: theta, the outer optimizer's vectors, the downlink residual and one accumulator, with the step that
  * turns merged deltas into an update.
  *
- * Memory: at most 16 bytes per parameter with one state vector (Nesterov) and a lossy downlink; 20 with
- * two vectors (AdamW). The accumulator has the size of the largest fragment. The payload buffer has the size of the
- * largest payload, or 32 MiB if several payloads fit into that. */
+ * Memory in bytes per parameter: theta 4; momentum (Nesterov) and residual (lossy downlink) 2 each in bf16, 4 each in
+ * fp32 (outer.state); AdamW's two vectors 8. The accumulator has the size of the largest fragment. The payload buffer
+ * has the size of the largest payload, or 32 MiB if several payloads fit into that. */
 #ifndef COORDINATOR_OUTER_STATE_H
 #define COORDINATOR_OUTER_STATE_H
 
@@ -28,15 +28,18 @@ struct outer_fragment {
     struct codec *arriving[CONFIG_UP_MAX]; /* codec.up_allowed: of deltas that arrive (coordinator/outer/arrival.h) */
     uint32_t n_arriving;                   /* 0: they arrive as they are journaled */
     struct feedback residual;
-    uint64_t hash; /* hash_floats of the current theta */
+    uint16_t *owed; /* [count] the residual in bf16, in place of residual.residual (outer.state); or NULL */
+    uint64_t hash;  /* hash_floats of the current theta */
 };
 
 struct outer_state {
     const struct config *config; /* borrowed */
     const struct layout *layout; /* borrowed */
     float *theta, *m, *v;        /* [n_params]; m, v: NULL if the optimizer does not use them */
+    uint16_t *m_half;            /* [n_params] momentum in bf16, in place of m (outer.state); or NULL */
     float *acc;                  /* [largest fragment] */
     struct outer_fragment *fragments;
+    int file;          /* borrowed: holds theta and the arrays of the state; -1: they are in memory */
     struct pool *pool; /* NULL: one thread */
     struct merger merger;
     struct merge_delta *deltas; /* [WIRE_NAMED_MAX], of one merge */
@@ -69,9 +72,10 @@ struct outer_step {
  * the text. NOMEM. */
 enum status outer_state_init(struct outer_state *s, const struct config *config, const struct layout *layout,
                              struct err *err) MUST_CHECK;
-/* The same with theta[n_params] of the caller, which it takes, also on failure. NULL: it allocates theta. */
+/* The same with theta[n_params] of the caller, which it takes, also on failure. NULL: it allocates theta. `file` not
+ * -1: theta and the arrays of the state are in that open file, mapped (coordinator/outer/outer_arrays.h). */
 enum status outer_state_init_with(struct outer_state *s, const struct config *config, const struct layout *layout,
-                                  float *theta, struct err *err) MUST_CHECK;
+                                  int file, float *theta, struct err *err) MUST_CHECK;
 /* Computes the bytes that outer_state_init will allocate, plus outer_state_reserve for the deltas of `workers`. Needs
  * little memory itself. */
 enum status outer_state_bytes(uint64_t *bytes, const struct config *config, const struct layout *layout,

@@ -9,6 +9,7 @@
 #include "common/tensor/apply.h"
 #include "common/tensor/sum_squares.h"
 #include "compress/codec_simd.h"
+#include "coordinator/outer/outer_half.h"
 #include "coordinator/outer/outer_opt.h"
 #include "coordinator/outer/outer_state.h"
 #include "coordinator/outer/publish.h"
@@ -24,6 +25,7 @@ struct outer_step_job {
     bool mean;          /* a fragment of mean tensors, or an averaged round: rate 1, no momentum */
     bool sums;          /* compute the dot products of momentum and merged delta */
     double lr;
+    struct half_noise noise; /* outer.state bf16 */
     struct outer_share share;
     struct outer_adamw adamw;
     bool bad[POOL_THREADS_MAX]; /* by thread: a value was not finite */
@@ -89,12 +91,11 @@ static void add_sums(const struct outer_in *in, const float *v, struct outer_sum
     sums->vd += outer_dot(v, d, in->n);
 }
 
-/* Runs the optimizer on in->n floats of one tensor; the first one is theta[at]. */
-static void optimize(const struct outer_step_job *job, const struct outer_in *in, const struct tensor *tensor,
-                     uint64_t at)
+/* Runs the optimizer on in->n floats of one tensor with the state vectors m and v, where it has them. */
+static void optimize(const struct outer_step_job *job, const struct outer_in *in, const struct tensor *tensor, float *m,
+                     float *v)
 {
-    const struct outer_state *s = job->s;
-    const struct config *c = s->config;
+    const struct config *c = job->s->config;
     bool ddp = c->train.method == METHOD_DDP;
     if (job->mean) {
         outer_sgd(in, job->lr);
@@ -103,18 +104,33 @@ static void optimize(const struct outer_step_job *job, const struct outer_in *in
     if (c->outer.optimizer == OPTIMIZER_ADAMW) {
         struct outer_adamw p = job->adamw;
         p.decay = tensor->decay ? c->inner.weight_decay : 0;
-        outer_adamw(in, s->m + at, s->v + at, &p);
+        outer_adamw(in, m, v, &p);
         return;
     }
     if (ddp) clip(job, in);
     if (c->outer.optimizer == OPTIMIZER_NESTEROV && c->train.method == METHOD_ASYNC) {
-        outer_nesterov_share(in, s->m + at, &job->share);
+        outer_nesterov_share(in, m, &job->share);
     } else if (c->outer.optimizer == OPTIMIZER_NESTEROV) {
-        outer_nesterov(in, s->m + at, job->lr, c->outer.momentum);
+        outer_nesterov(in, m, job->lr, c->outer.momentum);
     } else {
         if (ddp) decay(job, in, tensor);
         outer_sgd(in, job->lr);
     }
+}
+
+/* The step of the optimizer on a block at theta[at]. Momentum in bf16 is widened for it, and rounded after it. */
+static void optimize_block(const struct outer_step_job *job, const struct outer_in *in, const struct tensor *tensor,
+                           uint64_t at, struct outer_sums *sums)
+{
+    float wide[BLOCK];
+    const struct outer_state *s = job->s;
+    bool half = s->m_half && has_momentum(job);
+    assert(in->n <= BLOCK && (!half || !s->m));
+    if (half) half_widen(s->m_half + at, in->n, wide);
+    float *m = half ? wide : s->m ? s->m + at : NULL;
+    if (sums) add_sums(in, has_momentum(job) ? m : NULL, sums);
+    optimize(job, in, tensor, m, s->v ? s->v + at : NULL);
+    if (half) half_round(wide, in->n, &job->noise, at, HALF_MOMENTUM, s->m_half + at);
 }
 
 /* Steps [from, to) of the fragment, within one tensor. False: a value is not finite. */
@@ -128,12 +144,8 @@ static bool step_block(const struct outer_step_job *job, size_t from, size_t to,
     uint8_t skip[BLOCK];
     assert(from < to && to - from <= BLOCK && to <= job->frag->count);
     if (!outer_finite(in.acc, in.n)) return false;
-    if (job->sums) {
-        const float *v = has_momentum(job) ? job->s->m + job->frag->offset + from : NULL;
-        add_sums(&in, v, &job->s->cells[from / GRAIN]);
-    }
     for (size_t i = 0; job->sparse && i < in.n; i++) skip[i] = merge_unsent(in.acc[i]);
-    optimize(job, &in, tensor, job->frag->offset + from);
+    optimize_block(job, &in, tensor, job->frag->offset + from, job->sums ? &job->s->cells[from / GRAIN] : NULL);
     if (!outer_finite(in.acc, in.n)) return false;
     float *residual = state->residual.residual;
     if (job->relay) {
@@ -141,7 +153,9 @@ static bool step_block(const struct outer_step_job *job, size_t from, size_t to,
         apply_update(theta, !in.increment, in.acc, in.n);
         return outer_finite(theta, in.n);
     }
-    if (residual) publish_add_residual(in.acc, residual + from, state->residual.decay, job->sparse ? skip : NULL, in.n);
+    const uint8_t *unsent = job->sparse ? skip : NULL;
+    if (residual) publish_add_residual(in.acc, residual + from, state->residual.decay, unsent, in.n);
+    if (state->owed) publish_add_owed(in.acc, state->owed + from, state->residual.decay, unsent, in.n);
     return true;
 }
 
@@ -206,6 +220,7 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
                                         .increment = !replace,
                                         .parameters = config_delta_replaces(c, of_means)}};
     plan(&job);
+    job.noise = half_noise_of(c->run.seed, step->fragment, step->version);
     job.sums = !of_means && c->train.method != METHOD_ASYNC;
     memset(s->cells, 0, outer_cells(frag->count) * sizeof *s->cells);
     pool_run_if(s->pool, frag->count > GRAIN, step_range, &job);
@@ -221,6 +236,9 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
                               .replace = replace,
                               .theta = theta,
                               .residual = state->residual.residual,
+                              .owed = state->owed,
+                              .noise = job.noise,
+                              .first = frag->offset,
                               .pool = s->pool,
                               .scratch = s->merger.scratch,
                               .scratch_part = s->merger.part_max};

@@ -197,6 +197,8 @@ def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
         "atoll_set_data": (c_int, [handle, POINTER(c.Data), POINTER(c.Data), error]),
         "atoll_params": (c_void_p, [handle]),
         "atoll_n_params": (c_uint64, [handle]),
+        "atoll_exchanges": (c_int, [handle]),
+        "atoll_offset": (c_uint64, [handle, c_uint32]),
         "atoll_wait": (c_int, [handle, c_uint32, POINTER(c_int), error]),
         "atoll_text": (c_char_p, [handle]),
         "atoll_begin": (c_int, [handle, POINTER(c.Round), error]),
@@ -212,6 +214,7 @@ def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
         "atoll_next_save": (c_int, [handle, c_uint64]),
         "atoll_state_files": (None, [handle, c_uint64, c_uint32]),
         "atoll_leave": (None, [handle, c_char_p]),
+        "atoll_abandon": (None, [handle]),
         "atoll_close": (None, [handle]),
         "atoll_tokens_open": (c_int, [POINTER(handle), c_char_p, c_uint32, POINTER(c.Data), error]),
         "atoll_tokens_read": (c_int, [handle, c_uint64, c_void_p, error]),
@@ -344,12 +347,23 @@ def _name_tensor(to: c.Tensor | c.Frozen, tensor: Tensor | Frozen) -> None:
     to.shape[: len(tensor.shape)] = tensor.shape
 
 
+def _memory(name: str, given: np.ndarray | int | None, n: int) -> int | None:
+    """The address of [n] float32 that the program lends; an address is taken as it is."""
+    if given is None or isinstance(given, int):
+        return given
+    if given.dtype != np.float32 or given.size != n or not given.flags.c_contiguous or not given.flags.writeable:
+        raise InvalidError(f"{name} must be a writeable, contiguous float32 array with {n} elements")
+    return given.ctypes.data
+
+
 class Handle:
     """struct atoll. Its methods are the functions of include/atoll.h; a failed call raises a subclass of Error.
 
     save: returns parts (address, bytes), which stay valid until the next begin; None: not now. load: takes the bytes (a view that is
     valid during the call), or None for the state of a new run. frozen_read(i, offset, out): fills `out`, a writable
     view that is valid during the call, with the bytes from `offset` of frozen[i]; None: checkpoints do not hold them.
+    theta, change: [n_params] float32 that the program lends until close, as arrays or addresses (options.theta); params
+    is then empty.
     """
 
     def __init__(
@@ -368,6 +382,8 @@ class Handle:
         frozen: Sequence[Frozen] = (),
         frozen_any: bool = False,
         frozen_read: Callable[[int, int, memoryview], None] | None = None,
+        theta: np.ndarray | int | None = None,
+        change: np.ndarray | int | None = None,
     ) -> None:
         self._lib, self._a, self._raised = library(), c_void_p(), None  # type: ignore[var-annotated]
         self._pid, self._save, self._load = os.getpid(), save, load
@@ -384,6 +400,8 @@ class Handle:
         for c_one, one in zip(c_frozen, frozen):
             _name_tensor(c_one, one)
             c_one.dtype, c_one.bytes, c_one.hash = _encoded("a dtype", one.dtype), one.bytes, one.hash
+        size = sum(math.prod(t.shape) for t in tensors)
+        self._means, self._lent = [bool(t.flags & MEAN) for t in tensors], (theta, change)  # keeps the arrays alive
         options = c.Options(
             size=ctypes.sizeof(c.Options),
             join=_encoded("join", join),
@@ -401,13 +419,17 @@ class Handle:
             n_frozen=len(frozen),
             frozen_any=frozen_any,
             frozen_read=self._read_callback,
+            theta=_memory("theta", theta, size),
+            change=_memory("change", change, size),
         )
         error = c.Error()
         _check(self._lib.atoll_open(byref(self._a), byref(options), byref(error)), error)
         n = self._lib.atoll_n_params(self._a)
         address = self._lib.atoll_params(self._a)
-        self.params: np.ndarray = np.ctypeslib.as_array(ctypes.cast(address, POINTER(ctypes.c_float)), (n,))
-        """[n_params] float32: all tensors end to end, in the caller's order. Valid until close."""
+        self.params: np.ndarray = np.empty(0, np.float32)
+        """[n_params] float32: all tensors end to end, in the caller's order. Valid until close. Empty with `theta`."""
+        if address:
+            self.params = np.ctypeslib.as_array(ctypes.cast(address, POINTER(ctypes.c_float)), (n,))
 
     def _on_save(self, _ctx: object, parts: object, cap: int) -> int:
         try:
@@ -454,6 +476,19 @@ class Handle:
             raise raised
         _raise_interrupt()
         _check(status, error)
+
+    @property
+    def exchanges(self) -> int:
+        """With `theta`, once the first event arrived: CHANGES or PARAMETERS. Means: see adds."""
+        return int(self._lib.atoll_exchanges(self._a)) if self._a else PARAMETERS
+
+    def adds(self, i: int) -> bool:
+        """Whether the program adds theta - trained of tensor i to `change`; otherwise it writes the trained values."""
+        return self.exchanges == CHANGES and not self._means[i]
+
+    def offset(self, i: int) -> int:
+        """With `theta`: the first element of tensor i in theta and change. The first event may change it."""
+        return int(self._lib.atoll_offset(self._a, i))
 
     def set_data(self, train: Data, val: Data) -> None:
         self._call("atoll_set_data", byref(_data(train)), byref(_data(val)))
@@ -530,11 +565,16 @@ class Handle:
         if self._a and os.getpid() == self._pid:
             self._lib.atoll_leave(self._a, text.encode(errors="replace")[: c.TEXT_MAX // 2])
 
+    def abandon(self) -> None:
+        """Ends the connection as a killed process does: the run waits for this worker."""
+        if self._a and os.getpid() == self._pid:
+            self._lib.atoll_abandon(self._a)
+
     def close(self) -> None:
         if self._a and os.getpid() == self._pid:
             self._lib.atoll_close(self._a)
         self._a = c_void_p()
-        self.params = np.empty(0, np.float32)
+        self.params, self._lent = np.empty(0, np.float32), (None, None)
 
 
 TOKEN_MASK = np.uint32(0x80000000)  # ATOLL_TOKEN_MASK: this token gives no loss as a target

@@ -71,6 +71,8 @@ class Options(ctypes.Structure):
         ("frozen_any", c_uint32),
         ("frozen_read", Read),
         ("frozen_ctx", c_void_p),
+        ("theta", c_void_p),
+        ("change", c_void_p),
     ]
 
 

@@ -65,7 +65,7 @@ grep -q ":$port\b" run/address || fail "the continued run has another port: $(<r
 # --- the run folder is moved, and moved back: the run continues
 before=$(<run/run_id)
 mv run elsewhere
-finish "${node_pid[coordinator]}" 5 1 "a coordinator whose run folder was moved"
+finish "${node_pid[coordinator]}" 20 1 "a coordinator whose run folder was moved"
 grep -q '^atoll: the run folder run was removed or moved while the run used it: move it back' coordinator.log ||
     fail "unexpected line: $(tail -n 1 coordinator.log)"
 gone run/journal || fail "the coordinator made its folder again: $(find run)"
@@ -79,7 +79,7 @@ until_true 20 "the address" test -s run/address
 
 # --- the run folder is removed: coordinator, launch
 rm -rf run || rm -rf run # the run may write while rm reads the folder
-finish "${node_pid[coordinator]}" 5 1 "a coordinator without its run folder"
+finish "${node_pid[coordinator]}" 20 1 "a coordinator without its run folder"
 [[ $(grep -c '^atoll: ' coordinator.log) == 1 ]] || fail "expected one line: $(tail -n 3 coordinator.log)"
 grep -q '^atoll: the run folder run was removed or moved while the run used it: move it back' coordinator.log || fail "unexpected line: $(tail -n 1 coordinator.log)"
 gone run/journal || fail "the coordinator made its folder again: $(find run)"
@@ -88,7 +88,7 @@ finish "${node_pid[worker]}" 20 75 "the worker"
 start removed.log "$BIN/atoll" launch run.yaml --workers 2 --dir removed "${overrides[@]}"
 until_true 20 "a round" started_rounds removed
 for _ in {1..9}; do rm -rf removed && break; done # workers write files meanwhile
-finish "$pid" 5 1 "launch without its run folder"
+finish "$pid" 20 1 "launch without its run folder"
 gone removed/journal || fail "launch made its folder again: $(find removed)"
 ! grep -q 'restarting in' removed.log || fail "launch restarts without its folder: $(grep launch: removed.log)"
 [[ $(grep -c '^atoll: ' removed.log) == 1 ]] || fail "expected one line: $(tail -n 3 removed.log)"

@@ -53,19 +53,19 @@ ends 'status, connection refused' 1 'refused the connection' status "tcp://127.0
 
 # --max-wait: the reason is logged, the worker retries, and a coordinator that comes later is found.
 kill -TERM "$coordinator"
-finish "$coordinator" 10 75 "the coordinator after SIGTERM"
+finish "$coordinator" 20 75 "the coordinator after SIGTERM"
 later() {
     start later.log worker "$line" --name w6 --max-wait 60
-    until_true 5 "the reason" grep -q 'retrying: .*refused the connection' later.log
+    until_true 20 "the reason" grep -q 'retrying: .*refused the connection' later.log
     kill -0 "$pid" || fail "the worker ended: $(<later.log)"
 }
 later
 start coordinator.log "$BIN/atoll-coordinator" run.yaml --dir run "${overrides[@]}"
 coordinator=$pid
-until_true 10 "the worker" grep -q 'w6 joined' coordinator.log
+until_true 30 "the worker" grep -q 'w6 joined' coordinator.log
 (($(grep -c retrying later.log) == 1)) || fail "the worker logs its retries more than once: $(<later.log)"
 rm -f out.log
 start out.log worker "$line" --name w7 --data.train="$WORK/other/train_*.bin"
-finish "$pid" 10 2 'a worker with other data'
+finish "$pid" 20 2 'a worker with other data'
 grep -qE '^atoll: .*(data|tokens)' out.log || fail "other data: $(<out.log)"
 echo "a join says why it fails"

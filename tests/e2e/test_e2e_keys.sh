@@ -74,7 +74,7 @@ echo "thief: refused"
 at=$(rounds_done)
 before=$(now_ms)
 "$BIN/atoll" revoke run worker-1 >revoke.txt
-finish "${node_pid[worker-1]}" 10 2 worker-1
+finish "${node_pid[worker-1]}" 20 2 worker-1
 echo "revoked worker ended after $(($(now_ms) - before)) ms"
 grep -q 'the operator of this run has revoked the key of this worker' worker-1.log ||
     fail "worker-1 ended with another line: $(tail -n 1 worker-1.log)"
@@ -85,7 +85,7 @@ until_true 30 "rounds without worker-1" rounds_reach $((at + 3))
 "$BIN/atoll" status "$line" --timeout 1 >old.txt 2>&1 && fail "the old join line still works"
 grep -q 'refused the secret of this join line.*; on a worker.s machine: --dir with the worker.s folder' old.txt ||
     fail "the refusal does not say what an enrolled worker's machine does: $(<old.txt)"
-"$BIN/atoll" status "$line" --timeout 5 --dir worker-0 >own.txt 2>&1 || fail "status with the key of a worker: $(<own.txt)"
+"$BIN/atoll" status "$line" --timeout 30 --dir worker-0 >own.txt 2>&1 || fail "status with the key of a worker: $(<own.txt)"
 grep -q '^worker-0 ' own.txt || fail "status with the key of a worker: $(<own.txt)"
 "$BIN/atoll" status "$line" --timeout 1 --dir worker-1 >own.txt 2>&1 && fail "a revoked key got the status"
 "$BIN/atoll" status "$line" --dir nowhere >own.txt 2>&1 && fail "a missing key got the status"

@@ -1,5 +1,5 @@
 # Every key of common/config/config_keys.c is used: in a YAML file of configs/ or examples/, as section.key in another file
-# of examples/, or in a table of docs/results.md. There are at most 72.
+# of examples/, or in a table of docs/results.md. There are at most 73.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-MOST = 72  # each of them decides something that no measurement of the run tells; 71 and 72 are budgets, run.max_*
+MOST = 73  # each of them decides something that no measurement of the run tells; 71 and 72 are budgets, run.max_*
 
 
 def keys():

@@ -44,13 +44,14 @@ worker/api:         include common/base common/config common/os common/tensor wi
 worker:             common/base common/config common/os common/tensor wire gpu worker/sync worker/inner worker/model worker/replica worker/link worker/outer worker/session
 
 coordinator/round:  common/base common/format common/config wire
-coordinator/outer:  common/base common/config common/tensor compress compress/topk wire coordinator/round
-coordinator/ledger: common/base common/format common/config common/os common/tensor compress wire coordinator/round coordinator/outer
+coordinator/outer:  common/base common/config common/tensor compress compress/topk wire gpu/moment_rules.h coordinator/round
+coordinator/ledger/place: common/base common/config common/os common/tensor coordinator/outer
+coordinator/ledger: common/base common/format common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger/place
 coordinator/ledger/history: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger
 coordinator/limits: common/base wire
 coordinator/engine/state: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/limits
 coordinator/admission: common/base common/config common/os compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/limits coordinator/engine/state
-coordinator/engine/model: common/base common/config common/os common/tensor wire coordinator/ledger coordinator/admission coordinator/engine/state
+coordinator/engine/model: common/base common/config common/os common/tensor wire coordinator/outer coordinator/ledger coordinator/admission coordinator/engine/state
 coordinator/engine: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/admission coordinator/engine/state coordinator/engine/model
 coordinator/report: common/base common/config common/os coordinator/engine/state/engine_event.h
 coordinator:        common/base common/config common/os common/tensor compress wire coordinator/outer coordinator/ledger coordinator/admission coordinator/engine coordinator/report

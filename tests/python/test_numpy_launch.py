@@ -73,7 +73,7 @@ class LaunchTest(rig.RunTest):
         return found
 
     def wait_for_end(self) -> None:
-        rig.wait_for(10, "the coordinator to end", lambda: not self.coordinators())
+        rig.wait_for(30, "the coordinator to end", lambda: not self.coordinators())
 
     def test_two_machines_train_one_run(self) -> None:
         first = self.launch("w0", workers=2)
@@ -106,7 +106,7 @@ class LaunchTest(rig.RunTest):
             (str(self.run_dir), str(self.run_dir)),
         ):
             command = [sys.executable, "-X", "utf8", "-m", "atoll.join", word, "-m", "package", "--lr", "1"]
-            got = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=30)
+            got = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=60)
             self.assertIn(f"run {target} ['--lr', '1']", got.stdout, got.stderr)
             shown = got.stdout.splitlines()[1]
             self.assertIn("'-X', 'utf8', '-m', 'package'", shown)
@@ -142,7 +142,7 @@ class LaunchTest(rig.RunTest):
         rig.wait_for(20, "a round", lambda: self.rounds() >= 1)
         os.kill(self.coordinators()[0], signal.SIGKILL)
         text = f"the coordinator of {self.run_dir} ended with code -9"
-        rig.wait_for(10, "the line", lambda: text in self.log("w0"))
+        rig.wait_for(30, "the line", lambda: text in self.log("w0"))
         self.kill(first)
         self.finish(self.launch("w0"))
         self.assertEqual(self.summary()["rounds"], 4)
@@ -217,7 +217,7 @@ class LaunchTest(rig.RunTest):
         printed = self.log("w0").split("join on this machine with: ")[1].splitlines()[0]
         self.assertEqual(shlex.split(printed)[0], "python")
         command = [sys.executable, *shlex.split(printed)[1:]]
-        got = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=30)
+        got = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=60)
         words = ["--standalone", "--nproc-per-node=2", f"{self.folder}/w0.py", "w0", str(self.run_dir), "0.2", LOOPBACK]
         self.assertEqual(got.stdout, f"{self.run_dir} {words}\n", got.stderr)
         self.kill(first)
@@ -281,7 +281,7 @@ class LaunchTest(rig.RunTest):
         )  # fmt: skip
         for words, text in cases:
             command = [sys.executable, "-m", "atoll.join", *words]
-            got = subprocess.run(command, cwd=self.folder, input="", capture_output=True, text=True, timeout=30)
+            got = subprocess.run(command, cwd=self.folder, input="", capture_output=True, text=True, timeout=60)
             self.assertEqual((got.returncode, got.stdout, got.stderr), (2, "", f"atoll: {text}\n"))
 
     def test_other_ranks_start_nothing(self) -> None:

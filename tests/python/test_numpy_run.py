@@ -216,9 +216,9 @@ class Runs(RunTest):
             else:
                 self.wait_for(30, "the wait for a second worker", lambda: "1 of 2" in self.log("coordinator"))
             p.send_signal(signal.SIGINT)
-            self.finish(p, 10, -signal.SIGINT)
+            self.finish(p, 30, -signal.SIGINT)
             left = f"{name} left: KeyboardInterrupt"
-            self.wait_for(10, "the text of the worker", lambda: left in self.log("coordinator"))
+            self.wait_for(30, "the text of the worker", lambda: left in self.log("coordinator"))
             if name == "w":
                 self.start_script(RESUMED, "other", *arguments, PYTHONPATH=os.pathsep.join(sys.path))
         coordinator.terminate()
@@ -235,7 +235,7 @@ class WrongUses(RunTest):
             return atoll.Worker(*arguments, **{"join": self.run_dir, "dir": self.folder / "w", **options})
 
         self.start_coordinator()
-        self.wait_for(10, "the run", (self.run_dir / "config.yaml").exists)
+        self.wait_for(30, "the run", (self.run_dir / "config.yaml").exists)
         double, line = {"w": np.zeros(3)}, "tcp://127.0.0.1:1"
         self.check(atoll.InvalidError, "w is of float64: atoll takes float32", lambda: worker(double))
         self.check(TypeError, "is of type list: give a torch.nn.Module, or a dict", lambda: worker([1, 2]))
@@ -250,7 +250,7 @@ class WrongUses(RunTest):
     def test_texts(self) -> None:
         """Each text is checked at the call; the names of many GPUs are cut for the status."""
         self.start_coordinator()
-        self.wait_for(10, "the run", (self.run_dir / "config.yaml").exists)
+        self.wait_for(30, "the run", (self.run_dir / "config.yaml").exists)
         for option in ("join", "name", "dir"):
             for text in ("a\x1b[2Jb", "a\0b", "\ud800", "a\nb", "\udcff", "\x9b", "x" * 5000):
                 options = {"join": self.run_dir, "name": "w", "dir": self.folder / "w", option: text}
@@ -268,7 +268,7 @@ class WrongUses(RunTest):
 
     def test_data_sets(self) -> None:
         self.start_coordinator()
-        self.wait_for(10, "the run", (self.run_dir / "config.yaml").exists)
+        self.wait_for(30, "the run", (self.run_dir / "config.yaml").exists)
 
         class IterableDataset:
             def __iter__(self):

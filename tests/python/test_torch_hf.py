@@ -252,7 +252,7 @@ class TrainerTest(rig.RunTest):
 
         with self.assertRaises(KeyboardInterrupt), self.callback() as callback:
             trainer(small_gpt2(), [callback, Raise()], max_steps=20).train()
-        rig.wait_for(10, "the worker to leave", lambda: self.events("leave"))
+        rig.wait_for(30, "the worker to leave", lambda: self.events("leave"))
         self.assertIn("KeyboardInterrupt", self.events("leave")[0]["text"])
 
 

@@ -34,6 +34,8 @@ static const struct variant variants[] = {
     {NULL, {"train.start_step=3"}},
     {NULL, {"outer.optimizer=sgd", "outer.learning_rate=0.9"}},
     {NULL, {"outer.momentum=0.5"}},
+    {NULL, {"outer.state=fp32"}},
+    {NULL, {"outer.state=bf16", "codec.up=fp32", "codec.down=fp32"}},
     {NULL, {"codec.up=int8:16", "codec.down=int8:16"}},
     {NULL, {"codec.up=topk:64/256+sign", "codec.down=bf16", "merge.rule=mean"}},
     {NULL, {"codec.up=topk:64/256+sign", "codec.down=auto", "outer.optimizer=sgd"}},
@@ -204,6 +206,33 @@ TEST(test_bits_differ_where_the_table_says)
                      (int)seed - 1);
         if (!differ && v->row)
             fail_msg("%s: kills never change the bits; docs/recovery.md says they do", v->settings[0]);
+    }
+}
+
+/* Momentum and residual in bf16, in checkpoints and in replays: 24 kills of the coordinator, half of them power cuts,
+ * and more of workers. */
+TEST(test_lean_state_over_many_kills)
+{
+    static const struct variant cases[] = {
+        {NULL,
+         {"codec.up=int8:16", "codec.down=int8:16", "outer.state=bf16", "checkpoint.every=3", "train.fragments=2"}},
+        {NULL, {"codec.up=topk:64/256+sign", "codec.down=union", "outer.optimizer=sgd", "outer.state=bf16"}},
+    };
+    enum { LEAN_KILLS = 24, APART_US = 700000 };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint64_t whole = theta_of(&cases[i], 5, false);
+        struct sim_cluster *c = cluster(&cases[i], 5);
+        sim_rig_start(c, WORKERS);
+        for (uint64_t k = 0; k < LEAN_KILLS; k++) {
+            uint64_t at = 300000 + k * APART_US + draw(5, 300 + k) % (APART_US / 2);
+            sim_cluster_kill_at(c, at, SIM_NET_LISTENER, k % 2);
+            sim_cluster_start_at(c, at + APART_US / 4, SIM_NET_LISTENER);
+        }
+        disturb(c, 5);
+        if (!sim_rig_ends(c, 1000)) fail_msg("case %zu: the run does not end", i);
+        if (c->result.restarts < LEAN_KILLS) fail_msg("case %zu: %d restarts", i, (int)c->result.restarts);
+        if (c->result.theta_hash != whole) fail_msg("case %zu: kills change the bits", i);
+        sim_rig_done(c);
     }
 }
 

@@ -24,12 +24,22 @@ static enum status check_texts(const struct atoll_options *o, struct err *err)
     return o->name ? worker_name_check(o->name, o->dir != NULL, err) : STATUS_OK;
 }
 
-static enum status take_options(struct atoll *a, const struct atoll_options *o, struct err *err)
+/* Programs compiled before options.theta have a shorter struct. */
+static enum status widen_options(struct atoll_options *out, const struct atoll_options *o, struct err *err)
 {
-    if (o->size != sizeof *o)
+    *out = (struct atoll_options){0};
+    if (o->size != sizeof *o && o->size != offsetof(struct atoll_options, theta))
         return err_set(err, STATUS_INVALID,
                        "options.size is %zu, but %zu in this version of libatoll: compile with its atoll.h", o->size,
                        sizeof *o);
+    memcpy(out, o, o->size);
+    return STATUS_OK;
+}
+
+static enum status take_options(struct atoll *a, const struct atoll_options *o, struct err *err)
+{
+    if (!o->theta != !o->change)
+        return err_set(err, STATUS_INVALID, "options.theta needs options.change, and the reverse: give both, or none");
     if (o->max_wait_s && o->max_wait_s < MAX_WAIT_MIN_S)
         return err_set(err, STATUS_INVALID, "options.max_wait_s must be 0, or %d or more", MAX_WAIT_MIN_S);
     if (o->threads > POOL_THREADS_MAX)
@@ -39,8 +49,10 @@ static enum status take_options(struct atoll *a, const struct atoll_options *o, 
     TRY(check_texts(o, err));
     TRY(api_take_tensors(a, o->tensors, o->n_tensors, err));
     TRY(api_take_frozen(a, o, err));
-    a->params = mem_alloc(a->own.n_params, sizeof *a->params);
-    if (!a->params)
+    a->theta = o->theta;
+    a->change = o->change;
+    if (!a->theta) a->params = mem_alloc(a->own.n_params, sizeof *a->params);
+    if (!a->theta && !a->params)
         return err_set(err, STATUS_NOMEM, "no memory for the parameters (%s)",
                        units_bytes((double)a->own.n_params * sizeof(float)).text);
     TRY(api_take_files(a, o->files, o->n_files, err));
@@ -83,8 +95,10 @@ static enum status open_dir(struct atoll *a, const char *path, struct err *err)
 }
 
 /* Errors of arguments and of the host come before the worker's folder is made. */
-static enum status open_all(struct atoll *a, const struct atoll_options *o, struct err *err)
+static enum status open_all(struct atoll *a, const struct atoll_options *given, struct err *err)
 {
+    struct atoll_options all, *o = &all;
+    TRY(widen_options(o, given, err));
     TRY(take_options(a, o, err));
     TRY(take_target(a, o->join, err));
     if (!a->options.run_dir[0]) {
@@ -146,15 +160,27 @@ enum atoll_status atoll_set_data(struct atoll *a, const struct atoll_data *train
     return ATOLL_OK;
 }
 
-void atoll_leave(struct atoll *a, const char *text)
+/* Ends the connection. `text`: for the coordinator; NULL: it gets none. */
+static void end_session(struct atoll *a, const char *text)
 {
-    API_CALL;
     if (!api_is_here(a) || a->phase == API_LEFT) return;
     API_SESSION(a);
-    if (a->phase == API_JOINED) worker_session_leave(a->session, text ? text : "left");
+    if (a->phase == API_JOINED && text) worker_session_leave(a->session, text);
     a->phase = API_LEFT;
     a->round.open = a->evaluating = false;
     if (a->session) worker_session_disconnect(a->session);
+}
+
+void atoll_leave(struct atoll *a, const char *text)
+{
+    API_CALL;
+    end_session(a, text ? text : "left");
+}
+
+void atoll_abandon(struct atoll *a)
+{
+    API_CALL;
+    end_session(a, NULL);
 }
 
 void atoll_close(struct atoll *a)
@@ -180,6 +206,18 @@ float *atoll_params(struct atoll *a)
 uint64_t atoll_n_params(const struct atoll *a)
 {
     return a ? a->own.n_params : 0;
+}
+
+enum atoll_exchange atoll_exchanges(const struct atoll *a)
+{
+    return a && a->adds ? ATOLL_CHANGES : ATOLL_PARAMETERS;
+}
+
+uint64_t atoll_offset(const struct atoll *a, uint32_t tensor)
+{
+    if (!a || tensor >= a->own.n_tensors) return 0;
+    bool of_run = a->theta && a->configured;
+    return of_run ? a->layout.tensors[a->place[tensor]].offset : a->own.tensors[tensor].offset;
 }
 
 const char *atoll_text(struct atoll *a)

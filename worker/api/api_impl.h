@@ -62,7 +62,8 @@ struct atoll {
     uint64_t finding_us, find_us; /* start of API_FINDING, next attempt */
 
     struct layout own;        /* the caller's tensors in its order, without fragments */
-    float *params;            /* [own.n_params] */
+    float *params;            /* [own.n_params]; NULL with theta */
+    float *theta, *change;    /* [own.n_params] options.theta and options.change, borrowed; NULL: none */
     struct outer_file *files; /* [n_files] owned, with their names and bytes */
     uint32_t n_files;
     struct frozen frozen;   /* by name */
@@ -83,7 +84,8 @@ struct atoll {
     struct config_sources sources;
     struct layout layout; /* of the run */
     uint32_t *place;      /* [own.n_tensors]: the run's index of each tensor */
-    float *ordered;       /* [n_params] in the run's order; NULL: the caller's order is the same */
+    float *ordered;       /* [n_params] `params` in the run's order; NULL: the caller's order is the same */
+    bool adds;            /* ATOLL_CHANGES */
     struct pool *pool;
     bool built_in;    /* model.family gpt2 or llama */
     char *model_text; /* config.json of a built-in model */
@@ -147,9 +149,11 @@ void api_take_data(struct atoll *a, const struct atoll_data *train, const struct
 enum status api_on_config(void *ctx, const struct msg_config *config, struct outer_model *model, struct err *err);
 enum status api_on_settings(void *ctx, const struct msg_config *config, struct err *err) MUST_CHECK;
 void api_model_finish(struct atoll *a);
-/* Copies the run's parameters held here to a->params. */
+/* Copies the run's parameters held here to a->params, unless the program reads them in options.theta. */
 void api_take_params(struct atoll *a);
-/* a->params in the order of the run. */
+/* A round begins: the same, or ATOLL_PARAMETERS: copies the parameters to start from to a->change. */
+void api_start_params(struct atoll *a);
+/* a->params, or a->change, in the order of the run. */
 const float *api_run_params(struct atoll *a);
 
 /* --- api_wait.c --- */

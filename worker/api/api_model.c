@@ -171,6 +171,16 @@ static enum status make_external(struct atoll *a, struct err *err)
     return STATUS_OK;
 }
 
+/* Puts the initial parameters in the run's order. No delta exists yet: `change` is free. */
+static void order_theta(struct atoll *a)
+{
+    for (uint32_t i = 0; i < a->own.n_tensors; i++) {
+        const struct tensor *own = &a->own.tensors[i], *run = &a->layout.tensors[a->place[i]];
+        memcpy(a->change + run->offset, a->theta + own->offset, own->count * sizeof *a->theta);
+    }
+    memcpy(a->theta, a->change, a->own.n_params * sizeof *a->theta);
+}
+
 static enum status make_layout(struct atoll *a, struct err *err)
 {
     const struct model_family *family = model_family_find(a->config.model.family);
@@ -185,6 +195,10 @@ static enum status make_layout(struct atoll *a, struct err *err)
     bool same = true;
     for (uint32_t i = 0; i < a->own.n_tensors; i++) same = same && a->place[i] == i;
     if (same) return STATUS_OK;
+    if (a->theta) {
+        if (!a->built_in) order_theta(a);
+        return STATUS_OK;
+    }
     a->ordered = mem_alloc(a->own.n_params, sizeof *a->ordered);
     return a->ordered ? STATUS_OK
                       : err_set(err, STATUS_NOMEM, "no memory for the parameters in the run's order (%s)",
@@ -194,7 +208,7 @@ static enum status make_layout(struct atoll *a, struct err *err)
 void api_take_params(struct atoll *a)
 {
     const float *theta = a->configured ? outer_loop_params(a->loop) : NULL;
-    if (!theta) return;
+    if (!theta || a->theta) return;
     if (!a->ordered) {
         pool_copy(a->pool, a->params, theta, a->own.n_params * sizeof *theta);
         return;
@@ -205,8 +219,16 @@ void api_take_params(struct atoll *a)
     }
 }
 
+void api_start_params(struct atoll *a)
+{
+    if (a->theta && !a->adds)
+        pool_copy(a->pool, a->change, outer_loop_params(a->loop), a->own.n_params * sizeof *a->change);
+    api_take_params(a);
+}
+
 const float *api_run_params(struct atoll *a)
 {
+    if (a->theta) return a->change;
     if (!a->ordered) return a->params;
     for (uint32_t i = 0; i < a->own.n_tensors; i++) {
         const struct tensor *own = &a->own.tensors[i], *run = &a->layout.tensors[a->place[i]];
@@ -295,8 +317,8 @@ static enum status check_data(const struct atoll *a, struct err *err)
 static enum status log_memory(const struct atoll *a, struct err *err)
 {
     struct replica_outer outer;
-    TRY(outer_memory_bytes(&outer, &a->config, &a->layout, 0, err));
-    double params = (double)(a->own.n_params * sizeof(float)) * (a->ordered ? 2 : 1),
+    TRY(outer_memory_bytes(&outer, &a->config, &a->layout, 0, a->theta != NULL, err));
+    double params = a->adds ? 0 : (double)(a->own.n_params * sizeof(float)) * (a->ordered ? 2 : 1),
            anchor = (double)outer.host.anchor, residual = (double)outer.host.residual,
            messages = (double)outer.host.messages, mib = 1 << 20;
     log_info("%s: %s parameters in %u fragment%s, %s, H %u, up %s, down %s", a->config.run.name,
@@ -314,6 +336,7 @@ enum status api_on_config(void *ctx, const struct msg_config *config, struct out
     TRY(read_config(a, config, err));
     TRY(make_layout(a, err));
     TRY(check_data(a, err));
+    a->adds = a->theta && outer_loop_adds(&a->config);
     TRY(log_memory(a, err));
     if (pool_create((int)a->threads, POOL_FLOATS_EXACT, &a->pool) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "cannot start %" PRIu32 " threads: lower options.threads", a->threads);
@@ -331,8 +354,12 @@ enum status api_on_config(void *ctx, const struct msg_config *config, struct out
         .model_config = a->model_text ? a->model_text : "",
         .pool = a->pool,
     };
+    if (a->theta) {
+        model->theta = a->theta;
+        model->change = a->change;
+    }
     if (!a->built_in) {
-        model->initial = api_run_params(a);
+        model->initial = a->theta ? a->theta : api_run_params(a);
         model->files = a->files;
         model->n_files = a->n_files;
         model->frozen = &a->frozen;

@@ -47,7 +47,7 @@ enum atoll_status atoll_begin(struct atoll *a, struct atoll_round *round, struct
     outer_loop_train_begin(a->loop, started);
     const struct msg_assign *task = outer_loop_assignment(a->loop);
     assert(task); /* outer_loop_want returned OUTER_TRAIN */
-    api_take_params(a);
+    api_start_params(a);
     uint64_t now = clock_monotonic_us();
     *r = (struct api_round){.open = true,
                             .number = task->round,
@@ -208,7 +208,12 @@ enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error)
         return api_fail(a, status, &err, error);
     }
     if (status == STATUS_OK) return ATOLL_OK;
-    if (!delta_host_nonfinite_text(&a->own, a->params, text))
+    bool named = false;
+    if (a->adds)
+        named = snprintf(text, sizeof text, "%s", outer_loop_nonfinite(a->loop)) > 0;
+    else
+        named = delta_host_nonfinite_text(a->theta ? &a->layout : &a->own, a->theta ? a->change : a->params, text);
+    if (!named)
         snprintf(text, sizeof text,
                  isfinite(r->loss_sum) ? "the change of the parameters is too large for fp32"
                                        : "the loss is NaN or infinite");

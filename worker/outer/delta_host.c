@@ -44,7 +44,7 @@ static double subtract(struct pool *pool, const float *base, const float *values
 double delta_host(struct pool *pool, enum delta_form form, const float *base, const float *values, float *out, size_t n)
 {
     if (form == DELTA_PSEUDO_GRADIENT) return sqrt(subtract(pool, base, values, out, n));
-    pool_copy(pool, out, values, n * sizeof *out);
+    if (out) pool_copy(pool, out, values, n * sizeof *out);
     return sqrt(form == DELTA_GRADIENT ? sum_squares(pool, values, n) : subtract(pool, base, values, NULL, n));
 }
 

@@ -15,8 +15,8 @@ struct pool;
  *   DELTA_PSEUDO_GRADIENT  base - values, subtracted in double precision and rounded once
  *   DELTA_PARAMETERS       values
  *   DELTA_GRADIENT         values
- * Returns the L2 norm of base - values, for a gradient that of values. base[n] is not read for a gradient. values[n].
- * pool NULL: the caller's thread only. */
+ * out NULL: nothing is made. Returns the L2 norm of base - values, for a gradient that of values. base[n] is not read
+ * for a gradient. values[n]. pool NULL: the caller's thread only. */
 double delta_host(struct pool *pool, enum delta_form form, const float *base, const float *values, float *out,
                   size_t n);
 /* Returns whether values[n] are all finite. */

@@ -406,6 +406,7 @@ void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
     sync_segment_task(&loop->sync, &loop->segment);
     if (new_round && loop->reset_inner) outer_reset_inner_opt(loop);
     outer_segment_begin(loop, new_round);
+    for (uint32_t i = 0; loop->adds && i < loop->n_fragments; i++) feedback_ready(&loop->f[i].fb, loop->model.pool);
     if (new_round)
         outer_anchor_all(loop);
     else if (loop->idle_us)

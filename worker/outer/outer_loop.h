@@ -76,7 +76,12 @@ struct outer_model {
     /* The program's own parameters, in the order of the layout. A run of model.family external without a model starts
      * from those of its first worker, which uploads them with `files`. They are unchanged until the first session
      * begins; afterwards they are only used if their hashes are those of version 0. NULL: layout_fill. */
-    const float *initial;           /* [n_params] */
+    const float *initial; /* [n_params] */
+    /* Memory for theta, which may hold `initial`; it is used instead of own memory. NULL: none. */
+    float *theta; /* [n_params] */
+    /* Memory for the residuals, if outer_loop_adds: between train_begin and train_done the caller adds theta - trained
+     * parameters to it, and writes those of mean tensors there. outer_result.values is ignored. NULL: none. */
+    float *change;                  /* [n_params] */
     const struct outer_file *files; /* [n_files] at most HF_FILES_MAX */
     uint32_t n_files;
     const struct frozen *frozen; /* the tensors that are not exchanged; NULL: none */
@@ -191,6 +196,11 @@ uint32_t outer_loop_first_step(const struct outer_loop *loop);
 const float *outer_loop_params(const struct outer_loop *loop);
 /* The run's parameters [n_params] at the versions held, also during training; NULL before the layout is known. */
 const float *outer_loop_theta(const struct outer_loop *loop);
+/* Whether a run of this configuration lets the caller add its changes to the residuals (outer_model.change): it has a
+ * barrier without overlap, and a lossy codec. */
+bool outer_loop_adds(const struct config *config);
+/* Why the last train_done returned NONFINITE, if the caller adds its changes: "tensor 'x' has ..."; "": otherwise. */
+const char *outer_loop_nonfinite(const struct outer_loop *loop);
 /* Every fragment is loaded, at a version of the run's log. */
 bool outer_loop_holds(const struct outer_loop *loop);
 uint64_t outer_loop_version(const struct outer_loop *loop, uint32_t fragment);

@@ -22,6 +22,11 @@ static uint64_t snapshot_bytes(const struct outer_fragment *f)
     return SNAPSHOT_HEAD_BYTES + f->count * sizeof(float);
 }
 
+void outer_replace_initial(struct outer_loop *loop)
+{
+    if (loop->model.initial == loop->theta) loop->model.initial = NULL;
+}
+
 /* Writes the head to snapshot_head and the floats directly to theta, whose old values are no longer needed. */
 static void store_snapshot_bytes(struct outer_loop *loop, struct outer_fragment *f, uint64_t offset,
                                  const uint8_t *data, size_t size)
@@ -31,7 +36,9 @@ static void store_snapshot_bytes(struct outer_loop *loop, struct outer_fragment 
         f->snapshot_head[offset++] = *data++;
         size--;
     }
-    if (size) memcpy((uint8_t *)(loop->theta + f->offset) + (offset - SNAPSHOT_HEAD_BYTES), data, size);
+    if (!size) return;
+    outer_replace_initial(loop);
+    memcpy((uint8_t *)(loop->theta + f->offset) + (offset - SNAPSHOT_HEAD_BYTES), data, size);
 }
 
 /* A relayed update arrives without this worker's own delta: copy it from the payload. If the checksum of the whole
@@ -246,6 +253,7 @@ static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t no
         sync_fail(&loop->sync, "the region takes no more updates");
         return;
     }
+    outer_replace_initial(loop);
     apply_to_theta(loop, i, &u, &view);
     uint64_t hash = hash_floats(loop->model.pool, loop->theta + f->offset, f->count);
     if (hash != u.theta_hash) {
@@ -296,9 +304,10 @@ static bool fill_version0(struct outer_loop *loop, uint32_t i, uint64_t hash)
 {
     const struct outer_fragment *f = &loop->f[i];
     float *theta = loop->theta + f->offset;
-    const float *initial = loop->model.initial ? loop->model.initial + f->offset : NULL;
+    const float *first = loop->model.theta ? loop->theta : loop->model.initial; /* the hash tells if it still is */
+    const float *initial = first ? first + f->offset : NULL;
     if (initial && hash_floats(loop->model.pool, initial, f->count) == hash) {
-        memmove(theta, initial, f->count * sizeof *theta);
+        if (initial != theta) memcpy(theta, initial, f->count * sizeof *theta);
         return true;
     }
     if (config_is_external(loop->model.config)) return false;

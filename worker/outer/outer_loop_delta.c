@@ -7,6 +7,7 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/pool.h"
+#include "common/tensor/sum_squares.h"
 #include "worker/outer/delta_host.h"
 #include "worker/outer/outer_loop_impl.h"
 
@@ -98,14 +99,31 @@ static void mark_encoded(struct outer_fragment *f, double norm)
     f->pending = true;
 }
 
+/* Makes the payload, in place where no copy is needed. values [count]: trained parameters; where the program adds its
+ * changes to the residual, that residual. */
+static enum status make_payload(struct outer_loop *loop, uint32_t i, const float *values, double *norm_p)
+{
+    struct outer_fragment *f = &loop->f[i];
+    struct pool *pool = loop->model.pool;
+    uint8_t *dst = f->payload + f->head;
+    size_t cap = f->payload_cap - f->head;
+    if (f->fb.lent) {
+        *norm_p = sqrt(sum_squares(pool, values, f->count));
+        if (!isfinite((float)*norm_p)) return STATUS_NONFINITE;
+        return feedback_encode_in_place(&f->fb, f->up, pool, dst, cap, &f->payload_size);
+    }
+    float *copy = f->copied ? loop->scratch : NULL;
+    *norm_p = delta_host(pool, (enum delta_form)f->form, loop->base + f->offset, values, copy, f->count);
+    if (!isfinite((float)*norm_p)) return STATUS_NONFINITE;
+    if (!copy) return feedback_encode_plain(&f->fb, f->up, pool, values, dst, cap, &f->payload_size);
+    return feedback_encode(&f->fb, f->up, pool, copy, dst, cap, &f->payload_size);
+}
+
 static enum status encode_fragment(struct outer_loop *loop, uint32_t i, const float *values)
 {
     struct outer_fragment *f = &loop->f[i];
-    double norm = delta_host(loop->model.pool, (enum delta_form)f->form, loop->base + f->offset, values + f->offset,
-                             loop->scratch, f->count);
-    if (!isfinite((float)norm)) return STATUS_NONFINITE;
-    TRY(feedback_encode(&f->fb, f->up, loop->model.pool, loop->scratch, f->payload + f->head, f->payload_cap - f->head,
-                        &f->payload_size));
+    double norm;
+    TRY(make_payload(loop, i, values + f->offset, &norm));
     f->payload_size += f->head;
     f->payload_crc = crc32c(0, f->payload, f->payload_size);
     mark_encoded(f, norm);
@@ -157,6 +175,7 @@ static enum status encode_on_device(struct outer_loop *loop)
 static enum status encode_all(struct outer_loop *loop, const float *values)
 {
     if (loop->delta_device) return encode_on_device(loop);
+    if (loop->adds) values = loop->model.change;
     /* Check before encoding: a rollback would leave the deltas of finite fragments in their residuals. */
     if (!delta_host_finite(loop->model.pool, values, loop->n_params)) return STATUS_NONFINITE;
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
@@ -171,6 +190,23 @@ static enum status encode_all(struct outer_loop *loop, const float *values)
         return status;
     }
     return STATUS_OK;
+}
+
+/* The program's changes are in the residuals, and cannot be told from them: drops both. */
+static void drop_added(struct outer_loop *loop)
+{
+    const struct outer_model *model = &loop->model;
+    loop->nonfinite_text[0] = '\0';
+    (void)delta_host_nonfinite_text(model->layout, model->change, loop->nonfinite_text);
+    for (uint32_t i = 0; i < loop->n_fragments; i++) {
+        loop->f[i].pending = false;
+        outer_residual_reset(loop, i);
+    }
+}
+
+const char *outer_loop_nonfinite(const struct outer_loop *loop)
+{
+    return loop->nonfinite_text;
 }
 
 static void log_dropped_round(const struct outer_loop *loop, const char *text)
@@ -200,6 +236,7 @@ static void handle_nonfinite(struct outer_loop *loop, uint64_t round, uint64_t n
     loop->faults++;
     snprintf(text, sizeof text, "NaN or infinity after round %" PRIu64 " (time %u in a row)", round + 1, loop->faults);
     log_dropped_round(loop, text);
+    if (loop->adds) drop_added(loop);
     outer_reset_inner_opt(loop);
     if (loop->sync.phase == SYNC_JOINED) {
         memset(&loop->out, 0, sizeof loop->out);

@@ -17,6 +17,7 @@
 #include "compress/merge.h"
 #include "wire/object.h"
 #include "worker/outer/delta_device.h"
+#include "worker/outer/delta_host.h"
 #include "worker/outer/outer_initial.h"
 #include "worker/outer/outer_loop.h"
 #include "worker/outer/worker_state.h"
@@ -29,6 +30,7 @@ struct outer_fragment {
 
     struct feedback fb;
     uint8_t form;     /* enum delta_form */
+    bool copied;      /* the delta is made in scratch before it is encoded */
     bool pending;     /* payload is encoded, and neither merged nor refused */
     uint8_t *payload; /* [payload_cap] */
     size_t head;      /* bytes of the payload before those of the codec: its name, with codec.up_allowed */
@@ -106,7 +108,8 @@ struct outer_loop {
     bool fresh; /* live is void: training starts from theta */
     enum apply_rule rule;
     double alpha;
-    float *scratch;                       /* [largest fragment] */
+    bool adds;                            /* the program adds its changes to the residuals, in model.change */
+    float *scratch;                       /* [largest fragment]; NULL: not needed */
     float *zeros;                         /* [largest fragment of means]: the residual of these in a saved state */
     struct delta_device *delta_device;    /* NULL: the host makes the deltas */
     uint8_t *layout_bytes, *frozen_bytes; /* of JOIN */
@@ -139,6 +142,8 @@ struct outer_loop {
 
     struct outer_initial *initial; /* of an upload; NULL: none */
 
+    char nonfinite_text[DELTA_HOST_TEXT]; /* of the last deltas, if `adds` */
+
     struct saved_state saved; /* of the newest save; scratch of restore */
     struct msg out;           /* the message being sent */
     char text[WIRE_TEXT_MAX + 320];
@@ -157,6 +162,8 @@ void outer_on_chunk(struct outer_loop *loop, const struct msg_chunk *m, uint64_t
 enum status outer_reserve_object(struct outer_fragment *f, size_t bytes) MUST_CHECK;
 /* Applies every object that sync_apply returns. */
 void outer_apply_ready(struct outer_loop *loop, uint64_t now_us);
+/* theta gets other values: the program's initial parameters are lost if they lie there. */
+void outer_replace_initial(struct outer_loop *loop);
 /* Computes the snapshot of version 0 locally, for fragments whose hash matches that of WELCOME. */
 void outer_make_version0(struct outer_loop *loop, const struct msg_welcome *w, uint64_t now_us);
 

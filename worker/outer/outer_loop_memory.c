@@ -9,9 +9,11 @@
 #include "common/base/units.h"
 #include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
+#include "common/config/sync_points.h"
 #include "common/tensor/frozen.h"
 #include "compress/relay.h"
 #include "worker/outer/outer_loop_impl.h"
+#include "worker/outer/outer_memory.h"
 
 enum { UPDATE_HEAD_MAX = 512 };
 
@@ -33,10 +35,16 @@ static enum status fragment_init(struct outer_loop *loop, uint32_t i, struct err
     char down[CODEC_SPEC_MAX];
     config_down_spec(config, mean, down);
     if (down[0]) TRY(codec_create_for_fragment(&f->down, down, layout, i, err));
-    if (feedback_init(&f->fb, f->count, codec_feedback_decay(f->up), loop->feedback && !mean) != STATUS_OK)
+    bool keeps = loop->feedback && !mean;
+    float decay = codec_feedback_decay(f->up);
+    enum status status = keeps && loop->adds
+                             ? feedback_init_lent(&f->fb, f->count, decay, loop->model.change + f->offset)
+                             : feedback_init(&f->fb, f->count, decay, keeps);
+    if (status != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for the residual of fragment %u (%s)", i,
                        units_bytes((double)f->count * sizeof(float)).text);
     f->form = form_of(config, mean);
+    f->copied = outer_copies_delta(config, mean, loop->adds);
     f->head = config_up_mixed(config) && !mean ? 1 + strlen(codec_spec(f->up)) : 0;
     f->payload_cap = f->head + codec_bound(f->up);
     f->object_cap = f->object_max =
@@ -122,6 +130,13 @@ static enum status make_delta_device(struct outer_loop *loop, struct err *err)
     return STATUS_OK;
 }
 
+bool outer_loop_adds(const struct config *config)
+{
+    enum train_method method = config->train.method;
+    return method != METHOD_ASYNC && method != METHOD_DDP && !sync_overlaps(config) &&
+           !codec_spec_lossless(config->codec.up);
+}
+
 enum status outer_memory_init(struct outer_loop *loop, struct err *err)
 {
     const struct config *config = loop->model.config;
@@ -134,25 +149,28 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
         return err_set(err, STATUS_INVALID, "train.apply: \"%s\" is not known to this version", config->train.apply);
     loop->lossless = codec_spec_lossless(config->codec.up) && !config_up_mixed(config);
     loop->feedback = !codec_spec_lossless(config->codec.up);
+    loop->adds = loop->model.change && outer_loop_adds(config);
     loop->relays = config_may_relay(config);
     loop->n_params = layout->n_params;
     loop->n_fragments = layout->n_fragments;
+    bool copies = loop->relays; /* their merge needs scratch, too */
     for (uint32_t i = 0; i < layout->n_fragments; i++) {
         if (layout->fragments[i].count > largest) largest = layout->fragments[i].count;
         if (layout_is_mean(layout, i) && layout->fragments[i].count > largest_mean)
             largest_mean = layout->fragments[i].count;
         TRY(fragment_init(loop, i, err));
+        copies = copies || loop->f[i].copied;
     }
     if (loop->relays) TRY(merger_make(loop, err));
     TRY(layout_bytes_init(loop, err));
     TRY(frozen_bytes_init(loop, err));
-    loop->theta = mem_alloc(loop->n_params, sizeof *loop->theta);
-    loop->scratch = mem_alloc(largest, sizeof *loop->scratch);
+    loop->theta = loop->model.theta ? loop->model.theta : mem_alloc(loop->n_params, sizeof *loop->theta);
+    if (copies) loop->scratch = mem_alloc(largest, sizeof *loop->scratch);
     loop->named = mem_alloc(WIRE_NAMED_MAX, sizeof *loop->named);
     loop->parts = mem_alloc(OUTER_PARTS_MAX + 3 + 2 * (size_t)loop->n_fragments, sizeof *loop->parts);
     if (loop->feedback && largest_mean) loop->zeros = mem_alloc(largest_mean, sizeof *loop->zeros);
-    bool all =
-        loop->theta && loop->scratch && (loop->zeros || !loop->feedback || !largest_mean) && loop->named && loop->parts;
+    bool scratch = loop->scratch || !copies, zeros = loop->zeros || !loop->feedback || !largest_mean;
+    bool all = loop->theta && scratch && zeros && loop->named && loop->parts;
     if (all) TRY(make_delta_device(loop, err));
     if (loop->sync.overlaps) loop->live = mem_alloc(loop->n_params, sizeof *loop->live);
     /* async: updates during training change theta, so base is a copy. The delta device keeps it, if there is one. */
@@ -178,7 +196,7 @@ void outer_memory_finish(struct outer_loop *loop)
     if (loop->base != loop->theta) mem_free(loop->base);
     mem_free(loop->live);
     mem_free(loop->save.copy);
-    mem_free(loop->theta);
+    if (!loop->model.theta) mem_free(loop->theta);
     mem_free(loop->scratch);
     mem_free(loop->zeros);
     mem_free(loop->named);

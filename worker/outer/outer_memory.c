@@ -11,6 +11,7 @@
 #include "wire/msg.h"
 #include "wire/object.h"
 #include "worker/outer/delta_device.h"
+#include "worker/outer/outer_loop.h"
 #include "worker/sync/sync_rate.h"
 
 /* The list of deltas that an update names: per fragment in its object, and once decoded. */
@@ -71,8 +72,14 @@ static enum status add_fragment(struct replica_outer *o, const struct config *co
     return status;
 }
 
+bool outer_copies_delta(const struct config *config, bool mean, bool adds)
+{
+    if (!mean && !codec_spec_lossless(config->codec.up)) return !adds;
+    return config->train.method != METHOD_DDP && !config_delta_replaces(config, mean);
+}
+
 enum status outer_memory_bytes(struct replica_outer *out, const struct config *config, const struct layout *layout,
-                               uint32_t workers, struct err *err)
+                               uint32_t workers, bool lent, struct err *err)
 {
     uint64_t theta = layout->n_params * sizeof(float), largest = 0;
     bool feedback = !codec_spec_lossless(config->codec.up);
@@ -81,11 +88,13 @@ enum status outer_memory_bytes(struct replica_outer *out, const struct config *c
     bool device = config->train.method != METHOD_DDP && !lossless && !overlaps;
     bool based = config->train.method == METHOD_ASYNC || (overlaps && !strcmp(config->train.apply, "correct"));
     bool relays = config_may_relay(config);
+    bool adds = lent && outer_loop_adds(config), copies = relays;
     uint32_t relayed = !relays ? 0 : workers ? workers : 1;
     size_t part_max = 0;
     *out = (struct replica_outer){.device.optional = true};
     for (uint32_t i = 0; i < layout->n_fragments; i++) {
         if (layout->fragments[i].count > largest) largest = layout->fragments[i].count;
+        copies = copies || outer_copies_delta(config, layout_is_mean(layout, i), adds);
         TRY(add_fragment(out, config, layout, i, relayed, &part_max, &device, err));
     }
     out->base = based ? theta : 0;
@@ -94,7 +103,7 @@ enum status outer_memory_bytes(struct replica_outer *out, const struct config *c
     if (overlaps && config_worker_every(config)) /* payloads are part of the messages, too */
         out->saved = out->host.anchor + out->host.residual + out->host.messages;
     out->inbox = min_u64(SYNC_ARRIVING_MOST, theta + out->host.messages);
-    out->host.messages += largest * sizeof(float) + READ_BYTES;
+    out->host.messages += (copies ? largest * sizeof(float) : 0) + READ_BYTES;
     if (relays) out->host.messages += MERGE_BYTES + 2 * part_max * sizeof(float); /* merger_init */
     out->device.anchor = device ? theta : 0;
     out->device.residual = device && feedback ? 2 * theta : 0;

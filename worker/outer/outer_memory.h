@@ -8,8 +8,12 @@
 #include "worker/replica/replica.h"
 
 /* Fills *out, in bytes, for a layout with fragments. `workers`: number of workers whose deltas one update may relay; 0:
- * unknown, counted as 1. Creates and destroys the codecs without buffers; returns their errors. NOMEM. */
+ * unknown, counted as 1. lent: the program lends theta and change (outer_model.theta); both are counted, as anchor and
+ * as residual if outer_loop_adds. Creates and destroys the codecs without buffers; returns their errors. NOMEM. */
 enum status outer_memory_bytes(struct replica_outer *out, const struct config *config, const struct layout *layout,
-                               uint32_t workers, struct err *err) MUST_CHECK;
+                               uint32_t workers, bool lent, struct err *err) MUST_CHECK;
+/* Whether the delta of a fragment, of means or of trained tensors, is made in a copy before it is encoded. adds: the
+ * caller adds its changes to the residuals. */
+bool outer_copies_delta(const struct config *config, bool mean, bool adds);
 
 #endif

@@ -51,6 +51,7 @@ static bool adopt_state(struct outer_loop *loop)
     const struct saved_state *s = &loop->saved;
     const struct outer_inner *inner = &loop->model.inner;
     bool pending = false;
+    outer_replace_initial(loop);
     memcpy(loop->theta, s->theta, loop->n_params * sizeof(float));
     loop->fresh = !s->live;
     if (s->live) memcpy(loop->live, s->live, loop->n_params * sizeof(float));
@@ -78,6 +79,7 @@ static bool adopt_state(struct outer_loop *loop)
         if (f->fb.residual && s->residual) {
             memcpy(f->fb.residual, s->residual + f->offset, f->count * sizeof(float));
             f->fb.pending = f->pending;
+            f->fb.decayed = s->has_residual == SAVED_RESIDUAL_DECAYED;
         }
         pending = pending || f->pending;
     }

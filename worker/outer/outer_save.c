@@ -33,7 +33,9 @@ static void fill_state(struct outer_loop *loop, uint64_t round)
     s->worker_id = loop->sync.worker_id;
     s->n_fragments = loop->n_fragments;
     s->form = loop->f[0].form;
-    s->has_residual = loop->feedback;
+    s->has_residual = loop->feedback ? SAVED_RESIDUAL : SAVED_RESIDUAL_NONE;
+    for (uint32_t i = 0; i < loop->n_fragments; i++)
+        if (loop->f[i].fb.decayed) s->has_residual = SAVED_RESIDUAL_DECAYED; /* all are, or they are 0 */
     s->has_live = loop->live != NULL;
     s->has_base = s->has_live && loop->base != loop->theta;
     s->in_round = loop->sync.round == round;

@@ -61,7 +61,7 @@ static const struct field state_fields[] = {
     U32(saved_state, worker_id),
     COUNT(saved_state, n_fragments, 1, LAYOUT_FRAGMENTS_MAX),
     U8(saved_state, form, 0, UINT8_MAX),
-    BOOL(saved_state, has_residual),
+    U8(saved_state, has_residual, SAVED_RESIDUAL_NONE, SAVED_RESIDUAL_DECAYED),
     BOOL(saved_state, has_live),
     BOOL(saved_state, has_base),
     BOOL(saved_state, in_round),

@@ -32,6 +32,9 @@ struct saved_fragment {
     bool moved; /* the trained parameters have not adopted this version */
 };
 
+/* DECAYED: multiplied by the codec's decay already, for the next delta (struct feedback). */
+enum saved_residual { SAVED_RESIDUAL_NONE, SAVED_RESIDUAL, SAVED_RESIDUAL_DECAYED };
+
 struct saved_state {
     uint8_t uuid[WIRE_UUID], run_id[WIRE_UUID];
     uint64_t layout_hash, n_params, inner_size;
@@ -39,8 +42,9 @@ struct saved_state {
     uint64_t tokens, compute_us;
     double loss_sum;
     uint32_t steps, worker_id, n_fragments;
-    uint8_t form; /* enum delta_form */
-    bool has_residual, has_live, has_base;
+    uint8_t form;         /* enum delta_form */
+    uint8_t has_residual; /* enum saved_residual */
+    bool has_live, has_base;
     bool in_round; /* `step` steps of `task` are done */
     uint32_t step;
     struct msg_assign task; /* decode sets lr and epoch to NaN, and versions to those of f */

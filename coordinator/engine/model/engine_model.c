@@ -19,6 +19,7 @@
 #include "coordinator/engine/state/engine_effects.h"
 #include "coordinator/ledger/checkpoint_folder.h"
 #include "coordinator/ledger/init_folder.h"
+#include "coordinator/outer/outer_arrays.h"
 
 struct init_folder *engine_initial_folder(const struct engine *e)
 {
@@ -72,7 +73,8 @@ static enum status check_uploaded(const struct engine *e, const struct msg_join 
 static enum status initial_hashes(struct engine *e, const struct msg_join *m, const struct layout *layout,
                                   const struct frozen *frozen, struct record_model *model, struct err *err)
 {
-    float *theta = mem_alloc(layout->n_params, sizeof *theta);
+    ledger_place(&e->ledger, layout);
+    float *theta = outer_array_alloc(e->ledger.state_file, layout->n_params, sizeof *theta);
     if (!theta)
         return err_set(err, STATUS_NOMEM, "no memory for %llu parameters", (unsigned long long)layout->n_params);
     bool recorded;
@@ -179,15 +181,24 @@ static uint64_t memory_total(void)
     return total ? total : UINT64_MAX;
 }
 
+/* The bytes that a file of the run folder can hold if memory is short (coordinator/ledger/place/state_file.h). */
+static uint64_t bytes_in_file(const struct engine *e, const struct layout *layout)
+{
+    uint64_t bytes = outer_arrays_bytes(&e->config, layout);
+    return store_folder(e->store) && bytes <= e->store->ops->free_bytes(e->store) ? bytes : 0;
+}
+
 /* Refuses the worker and returns false if the model does not fit this machine, or a fragment does not fit its codec. If
  * theta alone is too large, the codecs are not checked. */
 static bool memory_suffices(struct engine *e, uint64_t peer, const struct msg_join *m, const struct layout *layout)
 {
-    uint64_t need = layout->n_params * sizeof(float), all = memory_total();
+    uint64_t need = layout->n_params * sizeof(float), all = memory_total(), in_file = bytes_in_file(e, layout);
     char wants[MEMORY_TEXT_MAX], has[MEMORY_TEXT_MAX];
     struct err why = {0};
     enum status status = STATUS_OK;
-    if (need < all) status = outer_state_bytes(&need, &e->config, layout, e->config.coordinator.min_workers, &why);
+    if (need < all || in_file)
+        status = outer_state_bytes(&need, &e->config, layout, e->config.coordinator.min_workers, &why);
+    if (need > all && in_file) need -= in_file;
     if (status_is_permanent(status))
         engine_refuse(e, peer, m->name, REFUSE_LAYOUT, "the coordinator cannot serve the model of '%s': %s", m->name,
                       why.msg);
@@ -209,6 +220,7 @@ bool engine_has_memory(struct engine *e, uint64_t peer, const struct msg_join *m
     struct err why = {0};
     for_each_session(e, s) workers += memcmp(s->uuid, m->uuid, WIRE_UUID) != 0;
     if (outer_state_bytes(&need, &e->config, &e->ledger.layout, workers, &why) != STATUS_OK) return true;
+    if (e->ledger.state_file >= 0) need -= outer_arrays_bytes(&e->config, &e->ledger.layout);
     uint64_t theta = e->ledger.layout.n_params * sizeof(float);
     need += min_u64(UPLOAD_CREDIT + e->ledger.held.most, workers * theta);
     need += min_u64(e->chunks.n * (uint64_t)DOWNLOAD_CHUNK, theta);

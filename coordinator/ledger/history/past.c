@@ -62,6 +62,7 @@ enum status past_load(struct past *p, const struct checkpoint_info *from, struct
     TRY(ledger_init(&p->ledger, p->config, NULL, err));
     p->loaded = true;
     p->ledger.journal.store = deltas;
+    p->ledger.folder = store_folder(deltas);
     TRY(checkpoint_load(&p->ledger, p->store, from->round, &info, err));
     for (uint32_t f = 0; f < info.n_fragments; f++)
         TRY(update_log_start(&p->ledger.log, f, info.versions[f], info.hashes[f]));

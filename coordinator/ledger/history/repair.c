@@ -161,6 +161,7 @@ static enum status load_base(struct work *w, struct err *err)
     TRY(ledger_init(&w->ledger, w->config, NULL, err));
     w->replaying = true;
     w->ledger.journal.store = w->store; /* replay reads deltas back */
+    w->ledger.folder = store_folder(w->store);
     if (!w->base) return STATUS_OK;
     TRY(checkpoint_load(&w->ledger, w->store, w->base->round, &info, err));
     for (uint32_t f = 0; f < info.n_fragments; f++)

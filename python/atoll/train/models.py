@@ -49,10 +49,12 @@ def open_handle(model: Any, state: State, frozen: str, files: Any, **options: An
         frozen=fixed.listed if fixed else (),
         frozen_any=frozen == "any",
         frozen_read=fixed.read if fixed and fixed.in_files else None,
+        **model.memory,
         **options,
     )
     try:
-        return model.attach(handle)
+        model.attach(handle)
     except BaseException:
         handle.close()
         raise
+    return handle

@@ -36,13 +36,17 @@ class NumpyModel:
     def share(self) -> None:
         """Numpy programs have one process, and the library has the memory."""
 
-    def attach(self, handle: _lib.Handle) -> _lib.Handle:
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What the library borrows: nothing."""
+        return {}
+
+    def attach(self, handle: _lib.Handle) -> None:
         """Takes the run's parameters of the library: they stay valid until detach."""
         flat, self._slices, at = handle.params, [], 0
         for array in self._arrays:
             self._slices.append(flat[at : at + array.size].reshape(array.shape))
             at += array.size
-        return handle
 
     def place(self, handle: Any) -> None:
         """The parameters lie in the order of the arrays."""

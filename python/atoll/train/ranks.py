@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -151,6 +152,17 @@ class TorchRanks(Ranks):
         out = [self._torch.empty_like(t) for _ in range(self.size)]
         self._dist.all_gather(out, t)
         return out
+
+
+def is_of_lost_process(error: BaseException | None) -> bool:
+    """A collective failed, because another process of this worker has ended or is not reached."""
+    dist = getattr(sys.modules.get("torch"), "distributed", None)
+    while error is not None and dist is not None and dist.is_available():
+        backend = isinstance(error, RuntimeError) and re.search(r"gloo|nccl|ProcessGroup", str(error), re.IGNORECASE)
+        if backend or isinstance(error, getattr(dist, "DistError", ())):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def ranks() -> Ranks:

@@ -57,10 +57,11 @@ def sampled_places(shape: tuple[int, ...]) -> list[int]:
 
 def sampled_bytes(array: Any) -> bytes:
     """The bytes of up to 64 numbers of a tensor or an array. Raises what the tensor raises that cannot be read."""
-    places = sampled_places(tuple(array.shape))
+    shape = tuple(array.shape)
+    places = sampled_places(shape)
     if isinstance(array, np.ndarray):
         return np.ascontiguousarray(array.reshape(-1)[places]).tobytes()
-    return bytes_at(array, np.unravel_index(np.asarray(places), tuple(array.shape))) if places else b""
+    return bytes_at(array, np.unravel_index(np.asarray(places), shape) if shape else ()) if places else b""
 
 
 def bytes_at(tensor: Any, where: Sequence[np.ndarray]) -> bytes:

@@ -310,11 +310,14 @@ class TorchModel:
         """Makes the memory that the processes of this worker share. All ranks call it."""
         self.exchange = Exchange(self._entries, self._ranks)
 
-    def attach(self, handle: _lib.Handle) -> Any:
-        """On rank 0: the library's worker with this memory."""
-        from .shards.lent import Lent
+    @property
+    def memory(self) -> dict[str, Any]:
+        """On rank 0: theta and change, which the library borrows."""
+        segment = self.exchange.segment  # type: ignore[union-attr]
+        return {"theta": segment.theta, "change": segment.change}
 
-        return Lent(handle, self.tensors, self.exchange.segment.theta, self.exchange.segment.change)  # type: ignore[union-attr]
+    def attach(self, handle: _lib.Handle) -> None:
+        """On rank 0: the library has the memory."""
 
     def tensors_named(self, names: list[str]) -> dict[str, torch.Tensor]:
         """The tensors that the model has now under these names; those that it lost are missing."""

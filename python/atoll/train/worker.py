@@ -20,7 +20,7 @@ from .feed import Feed
 from .models import open_handle, open_model
 from .notes import Tally
 from .phase import Phase
-from .ranks import Ranks, ranks
+from .ranks import Ranks, is_of_lost_process, ranks
 from .rounds import Rounds
 from .samples import is_stream
 from .schedules import Schedules
@@ -109,6 +109,7 @@ class Worker:
         self._at_exit = functools.partial(_close_at_exit, weakref.ref(self), os.getpid())
         atexit.register(self._at_exit)
         self._info, self._handle, self._script = _lib.Info(), None, None
+        self._process_lost = False  # of the other processes of this worker
         self.rounds = Rounds(self.model, state_, self._ranks, tally, schedules)
         self.rounds.every, self.rounds.evaluate, self.rounds.train, self.rounds.val = every, evaluate, train, val
         self.feed = Feed(self.rounds, self._ranks, script_optimizers.scalers(given, objects), self.skip)
@@ -135,6 +136,8 @@ class Worker:
         """Without an error, and after Done, the loop has ended: see close(). Any other error is not swallowed, except
         the StopIteration of batches that ended with the run."""
         ended = error is None or isinstance(error, _lib.Done) or isinstance(error, StopIteration) and self._done
+        if not ended:
+            self._note(error)
         self.close(None if ended else reason(error))
         return error is not None and ended
 
@@ -150,10 +153,15 @@ class Worker:
                 if text and self._ranks.rank == 0:
                     logger.warning("%s: start the script again to continue; a loop runs until worker.done", text)
         except BaseException as error:
+            self._note(error)
             text = reason(error)
             raise
         finally:
             self._free(text or "the script closed its worker")
+
+    def _note(self, error: BaseException | None) -> None:
+        """The error with which the worker ends."""
+        self._process_lost = self._ranks.size > 1 and is_of_lost_process(error)
 
     def _free(self, text: str) -> None:
         if self._script:
@@ -161,7 +169,11 @@ class Worker:
         if self._ranks.rank:
             self.rounds.close_state()
         if self._handle:
-            if not self._done:
+            if not self._done and self._process_lost:
+                logger.warning("another process of this worker is gone: the run waits for this worker, which continues "
+                               "from its saved state: start all its processes again")
+                self._handle.abandon()
+            elif not self._done:
                 self._handle.leave(text)
             self._info = self._handle.info()
             self._handle.close()
@@ -286,4 +298,5 @@ def _close_at_exit(worker: weakref.ref[Worker], process: int) -> None:
         return
     others = [t.ident for t in threading.enumerate() if t is not threading.current_thread()]
     if open_.thread not in others:  # a thread that still runs may be in a call of the library
+        open_._note(error)
         open_.close(reason(error) if error is not None else None)

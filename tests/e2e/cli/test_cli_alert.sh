@@ -56,8 +56,8 @@ until_true 60 "the budget at 80 %" grep -qE '^e2e\|budget\|start\|[89][0-9] % of
 finish "${node_pid[coordinator]}" 60 75 "the coordinator"
 finish "${node_pid[a]}" 20 75 "the worker"
 kill -TERM "$alert" "$far"
-finish "$alert" 5 0 "atoll alert after SIGTERM"
-finish "$far" 5 0 "atoll alert by join line after SIGTERM"
+finish "$alert" 20 0 "atoll alert after SIGTERM"
+finish "$far" 20 0 "atoll alert by join line after SIGTERM"
 
 rm -rf run a
 write_config run.yaml train.max_steps=1000
@@ -90,12 +90,12 @@ start slow.log "$BIN/atoll" alert run --every 1 --away 1 --limit 1 -- ./slow
 alert=$pid
 until_true 30 "the line about the time limit" grep -q 'away: the command took longer than 1 s and was killed; trying again in a minute' slow.log
 child_ended() { ! kill -0 "$(<sleeper)"; }
-until_true 10 "the end of the command's child" child_ended
+until_true 20 "the end of the command's child" child_ended
 kill -TERM "$alert"
-finish "$alert" 5 0 "atoll alert after a command that hung"
+finish "$alert" 20 0 "atoll alert after a command that hung"
 start false.log "$BIN/atoll" alert run --every 1 --away 1 -- false
 alert=$pid
 until_true 30 "the line about the failure" grep -q 'away: the command ended with code 1; trying again in a minute' false.log
 kill -TERM "$alert"
-finish "$alert" 5 0 "atoll alert after a command that failed"
+finish "$alert" 20 0 "atoll alert after a command that failed"
 echo "a command that hangs is killed, and failures are logged"

@@ -107,9 +107,9 @@ expect_equal "restarts of a new run" "$(restarts)" 2
 # The coordinator dies and is restarted with the same listen address; it keeps its port itself.
 fresh coordinator
 begin
-wait_until 10 both_started
+wait_until 30 both_started
 kill -9 "$(<"$rundir/coordinator.pid")"
-wait_until 10 restarted
+wait_until 30 restarted
 touch "$STUB_DIR/finish"
 ends 0
 expect_equal "listen address" "$(grep '^coordinator' "$STUB_LOG" | tail -n 1 | grep -o 'listen=.*')" "listen=tcp://127.0.0.1:*"
@@ -164,7 +164,7 @@ expect_equal "exit code" "$code" 1
 fresh too-early
 echo "$deaf" >"$STUB_DIR/plan-worker-0"
 begin
-wait_until 10 test -e "$STUB_DIR/deaf"
+wait_until 30 test -e "$STUB_DIR/deaf"
 kill -INT $pid
 ends 75
 ! grep -q 'killed by signal' "$tmp/.bg" || fail "unexpected output: $(<"$tmp/.bg")"
@@ -190,7 +190,7 @@ expect_equal "starts of the coordinator" "$(wc -l <"$STUB_LOG")" 1
 # Launch forwards SIGTERM; if all children stop in time, launch exits with 75 (resumable).
 fresh term
 begin
-wait_until 10 both_started
+wait_until 30 both_started
 expect_failure 1 "atoll: the run folder $rundir is in use by process $pid: *" launch
 kill -TERM $pid
 ends 75
@@ -202,7 +202,7 @@ gone "$(<"$rundir/coordinator.pid")" || fail "the coordinator is still running"
 fresh complete
 touch "$STUB_DIR/complete"
 begin
-wait_until 10 both_started
+wait_until 30 both_started
 kill -TERM $pid
 ends 0
 ! grep -q 'continue with' "$tmp/.bg" || fail "unexpected output: $(<"$tmp/.bg")"
@@ -214,9 +214,9 @@ echo 'trap "echo TERM >>$STUB_DIR/signals" TERM; touch $STUB_DIR/listens' >"$STU
 # shellcheck disable=SC2016
 echo 'until [[ -e $STUB_DIR/listens ]]; do sleep 0.02; done; exit 78' >"$STUB_DIR/plan-worker-0"
 begin
-wait_until 10 test -s "$STUB_DIR/signals"
+wait_until 30 test -s "$STUB_DIR/signals"
 kill -TERM $pid
-wait_until 10 grep -q 'stopping: terminated' "$tmp/.bg"
+wait_until 30 grep -q 'stopping: terminated' "$tmp/.bg"
 touch "$STUB_DIR/finish"
 ends 1
 expect_equal "signals" "$(<"$STUB_DIR/signals")" TERM
@@ -225,13 +225,13 @@ expect_equal "signals" "$(<"$STUB_DIR/signals")" TERM
 fresh hangup
 by=(env --default-signal=HUP) # the test itself may run under nohup
 begin
-wait_until 10 both_started
+wait_until 30 both_started
 kill -HUP $pid
 ends 75
 fresh nohup
 by=(nohup)
 begin
-wait_until 10 both_started
+wait_until 30 both_started
 kill -HUP $pid
 touch "$STUB_DIR/finish"
 ends 0
@@ -242,7 +242,7 @@ fresh sigchld-ignored
 touch "$STUB_DIR/finish"
 by=(env --ignore-signal=CHLD)
 begin
-wait_until 10 gone $pid
+wait_until 30 gone $pid
 ends 0
 by=()
 
@@ -250,7 +250,7 @@ by=()
 fresh stubborn
 echo "trap '' TERM; touch \$STUB_DIR/deaf" >"$STUB_DIR/plan-worker-0"
 begin --stop-timeout 0.5
-wait_until 10 test -e "$STUB_DIR/deaf"
+wait_until 30 test -e "$STUB_DIR/deaf"
 kill -INT $pid
 ends 75
 grep -q 'killing all: still running after' "$tmp/.bg" || fail "unexpected output: $(<"$tmp/.bg")"
@@ -260,20 +260,20 @@ gone "$(<"$STUB_DIR/worker-0.pid")" || fail "the worker that ignores SIGTERM is 
 fresh endless
 echo 'for i in 1 2 3 4; do yes & done; wait' >"$STUB_DIR/plan-worker-0"
 begin
-wait_until 10 grep -qx y "$rundir/logs/worker-0.log"
+wait_until 30 grep -qx y "$rundir/logs/worker-0.log"
 kill -TERM $pid
-wait_until 10 gone $pid
+wait_until 30 gone $pid
 ends 75
 
 # SIGKILL of launch leaves no process and no lock behind.
 fresh sigkill
 begin
-wait_until 10 both_started
+wait_until 30 both_started
 kill -9 $pid
 wait $pid 2>/dev/null || true
-wait_until 5 gone "$(<"$STUB_DIR/worker-0.pid")"
-wait_until 5 gone "$(<"$STUB_DIR/worker-1.pid")"
-wait_until 5 gone "$(<"$rundir/coordinator.pid")"
+wait_until 30 gone "$(<"$STUB_DIR/worker-0.pid")"
+wait_until 30 gone "$(<"$STUB_DIR/worker-1.pid")"
+wait_until 30 gone "$(<"$rundir/coordinator.pid")"
 touch "$STUB_DIR/finish"
 expect_success launch
 

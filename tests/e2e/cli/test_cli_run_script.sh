@@ -20,7 +20,9 @@ case $1 in
 --preset)
     folder=build/$2
     [[ $2 != release ]] || folder=build
-    echo "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" >$folder/CMakeCache.txt
+    # As the real one: whole or not at all. A build ahead is killed at any moment.
+    echo "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" >$folder/CMakeCache.txt.tmp
+    mv $folder/CMakeCache.txt.tmp $folder/CMakeCache.txt
     printf 'test_a test_a\ntest_b test_b plugin\ntest_e2e programs helper\nlint_x\n' >$folder/test_targets.txt
     ;;
 --build)
@@ -139,14 +141,15 @@ cd ..
 # --- progress in a log
 touch slow
 expect_success ./run build
-[[ $out == *'building build: '[12]' s so far, step 12 of 361'$'\n'* ]] || fail "a long build tells nothing: $out"
+[[ $out =~ 'building build: '[0-9]+' s so far, step 12 of 361'$'\n' ]] || fail "a long build tells nothing: $out"
 rm slow
 expect_success ./run python
 for line in 'creating build/python' 'installing scikit-build-core, which builds the package' \
     'building the package and installing it with compare into build/python'; do
     grep -qx "$line" <<<"$out" || fail "./run python does not name the step '$line': $out"
 done
-[[ $out == *'into build/python: 2 s so far, step 7 of 90'$'\n'*'into build/python: '[3-9]' s'$'\n'* ]] ||
+seconds='into build/python: [0-9]+ s' # on a busy machine a second may pass without its line
+[[ $out =~ $seconds' so far, step 7 of 90'$'\n'.*$seconds$'\n' ]] ||
     fail "a long step of ./run python tells nothing: $out"
 
 # --- lint shows errors, and not the counts of warnings in system headers

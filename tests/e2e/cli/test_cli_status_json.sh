@@ -13,8 +13,10 @@ round_reaches() { [[ $(json lines run/metrics.jsonl round round 2>/dev/null | ta
 start run.log launch
 until_true 60 "round 3" round_reaches 3
 "$BIN/atoll" status run --json >running.json || fail "status of a running run"
-"$BIN/atoll" status run >running.txt || fail "status of a running run, for people"
-COLUMNS=60 "$BIN/atoll" status "$(<run/address)" >remote.txt 2>/dev/null || fail "status of an address, for people"
+# shown PAGE SUBJECT: writes the status for people, once the coordinator has heard from worker-1 within the last second.
+shown() { "$BIN/atoll" status "$2" >"$1" 2>/dev/null && grep -q '^worker-1 .* now ' "$1"; }
+until_true 20 "status of a running run, for people" shown running.txt run
+COLUMNS=60 until_true 20 "status of an address, for people" shown remote.txt "$(<run/address)"
 kill -TERM "$pid"
 finish "$pid" 60 75 "atoll launch after SIGTERM"
 code=0

@@ -11,7 +11,7 @@ write_config run.yaml
 for name in metrics.jsonl lock; do
     rm -rf piped && mkdir piped && mkfifo "piped/$name"
     start piped.log "$BIN/atoll-coordinator" run.yaml --dir piped
-    finish "$pid" 5 1 "a coordinator with a pipe as $name"
+    finish "$pid" 20 1 "a coordinator with a pipe as $name"
     grep -q "^atoll: piped/$name is not a plain file: remove it" piped.log || fail "pipe as $name: $(<piped.log)"
 done
 

@@ -53,7 +53,7 @@ until_true 60 "the first round" rounds_reach 1 measured
 "$BIN/atoll" probe measured >busy.txt 2>busy.log || fail "probe of a busy run: $(<busy.log)"
 ends measured
 kill -TERM "$relay"
-finish "$relay" 5 0 "the relay"
+finish "$relay" 20 0 "the relay"
 [[ $(json get quiet/summary.json theta_hash) == "$(json get measured/summary.json theta_hash)" ]] || fail "a probe changes theta"
 (($(json get measured/summary.json workers) == 2)) || fail "a probe counts as a worker"
 

@@ -9,7 +9,7 @@ serve() {
     : >"$log"
     start "$log" "$BIN/atoll" page --listen "${listen:-127.0.0.1}:0" "$@"
     page=$pid
-    until_true 10 "the page's address in $log" grep -q 'serving http' "$log"
+    until_true 20 "the page's address in $log" grep -q 'serving http' "$log"
     port=$(sed -nE 's|.*serving http://[^/]*:([0-9]+)/.*|\1|p' "$log" | tail -n 1)
 }
 
@@ -22,7 +22,7 @@ request() {
         for header in "${@:2}"; do printf '%s\r\n' "$header"; done
         printf '\r\n'
     } >&9
-    timeout 10 cat <&9 || true
+    timeout 30 cat <&9 || true
     exec 9>&-
 }
 

@@ -28,13 +28,13 @@ browser=$pid
 says() { grep -q "^$1" browser.log || ! kill -0 "$browser"; } # WORD: also when the browser failed
 until_true 120 "the checks in the browser" says ready
 kill -TERM "$page"
-finish "$page" 10 0 "the page"
+finish "$page" 20 0 "the page"
 until_true 60 "the outage in the browser" says outage
 start page.log "$BIN/atoll" page run --listen "127.0.0.1:$port"
 page=$pid
 finish "$browser" 60 0 "the browser"
 kill -TERM "$page"
-finish "$page" 10 0 "the second page"
+finish "$page" 20 0 "the second page"
 for name in desktop dark phone; do [[ -s $shots/$name.png ]] || fail "there is no picture $name.png"; done
 
 # --- 10,000 rounds, with their steps

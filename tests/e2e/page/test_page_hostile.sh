@@ -12,7 +12,7 @@ mkdir run
 awk 'BEGIN { for (r = 1; r <= 5000; r++) printf "{\"time\":%d,\"event\":\"round\",\"round\":%d,\"tokens\":%d,\"loss\":%.3f,\"bytes_up\":%d,\"bytes_down\":1}\n", r, r, r, 3 + sin(r), r }' >run/metrics.jsonl
 touch run/lock
 serve page.log run --interval 0.2
-until_true 10 "the rounds" metric_is atoll_rounds_total 5000
+until_true 20 "the rounds" metric_is atoll_rounds_total 5000
 python3 "$HERE/page/hostile.py" "$port" "$page" || fail "see above"
 kill -TERM "$page"
-finish "$page" 10 0 "the page"
+finish "$page" 20 0 "the page"

@@ -50,7 +50,7 @@ void api_rig_start(const char *settings)
     config_defaults(&config, &sources);
     assert_int_equal(config_parse(&config, &sources, defaults, strlen(defaults), "rig", CONFIG_FILE, &err), STATUS_OK);
     assert_int_equal(config_parse(&config, &sources, settings, strlen(settings), "test", CONFIG_FLAG, &err), STATUS_OK);
-    assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK);
+    if (config_resolve(&config, &sources, &err) != STATUS_OK) fail_msg("%s: %s", settings, err.msg);
     struct model_config model = model_config_of(&config);
     assert_int_equal(model_family_find("gpt2")->layout(&model, &layout, &err), STATUS_OK);
     coordinator = fork();

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "coordinator/engine/engine_impl.h"
+#include "coordinator/outer/outer_half.h"
 
 enum { LITTLE_BYTES = 1 << 20 }; /* a disk that bounds the checkpoints of toy models */
 
@@ -11,9 +12,13 @@ const float *engine_theta(const struct engine *e)
     return engine_serves(e) ? e->ledger.outer.theta : NULL;
 }
 
-const float *engine_residual(const struct engine *e, uint32_t fragment)
+bool engine_residual(const struct engine *e, uint32_t fragment, float *out)
 {
-    return e->ledger.outer.fragments[fragment].residual.residual;
+    const struct outer_fragment *f = &e->ledger.outer.fragments[fragment];
+    size_t count = e->ledger.layout.fragments[fragment].count;
+    if (f->owed) half_widen(f->owed, count, out);
+    if (f->residual.residual) memcpy(out, f->residual.residual, count * sizeof *out);
+    return f->owed || f->residual.residual;
 }
 
 const struct layout *engine_layout(const struct engine *e)

@@ -7,8 +7,8 @@
 /* NULL before the first join. */
 const float *engine_theta(const struct engine *engine);
 const struct layout *engine_layout(const struct engine *engine);
-/* The residual of a fragment's downlink codec, [count]; NULL if the codec has none. */
-const float *engine_residual(const struct engine *engine, uint32_t fragment);
+/* Writes the residual of a fragment's downlink codec to out[count]. False: the codec has none. */
+bool engine_residual(const struct engine *engine, uint32_t fragment, float *out);
 uint64_t engine_version(const struct engine *engine, uint32_t fragment);
 /* hash_floats of the fragment at `version`; 0 if the log lacks that version. */
 uint64_t engine_version_hash(const struct engine *engine, uint32_t fragment, uint64_t version);

@@ -61,7 +61,9 @@ struct check_version {
     float *theta;     /* [count] */
     double *ideal;    /* [count] theta without rounding and without the downlink's codec */
     double *momentum; /* [count] outer optimizer */
-    double slack;     /* bound on |theta - ideal| */
+    /* [count] bounds on what outer.state bf16 rounded off: of theta plus residual, and of the momentum */
+    double *loose, *loose_momentum;
+    double slack; /* bound on |theta - ideal|, beside `loose` */
     uint32_t n_named;
     struct check_named named[CHECK_NAMED];
 };

@@ -16,7 +16,7 @@ from pathlib import Path
 BIN = Path(os.environ.get("ATOLL_BIN", "build/bin")).resolve()
 PATIENCE = 120.0
 PROMPT = re.compile(r"(?:made|\]): $")  # the end of a question
-ROUND = re.compile(r'"event": ?"round"')
+ROUND = re.compile(r'"event": ?"round".*\n')  # a whole line
 
 
 def free_port() -> int:

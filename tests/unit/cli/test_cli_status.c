@@ -70,6 +70,7 @@ static void end(void)
     atomic_store(&server.end, true);
     pthread_join(server.thread, NULL);
     server.listener->ops->close(server.listener);
+    server.listener = NULL;
 }
 
 /* Runs `atoll status SUBJECT OPTION`; returns the exit code. */
@@ -85,8 +86,8 @@ static int status_of(const char *subject, const char *option)
     FILE *streams[] = {stdout, stderr}, *files[2];
     char *texts[] = {out, errors};
     int true_fd[2];
-    /* As at the start of a program; the stub of a line shares this process, and its warnings are not the command's. */
-    log_set_level(line ? LOG_ERROR : LOG_INFO);
+    /* As at the start of a program; but the stub shares this process, and its warnings are not the command's. */
+    log_set_level(server.listener ? LOG_ERROR : LOG_INFO);
     for (int i = 0; i < 2; i++) {
         files[i] = tmpfile();
         assert_non_null(files[i]);
@@ -204,7 +205,10 @@ TEST(test_summary_is_printed_if_run_ends)
     begin(&(struct msg){.type = MSG_STATUS}, 1 << 20);
     tmpdir_put("address", server.address);
     tmpdir_put("lock", "");
-    assert_int_equal(status_of(tmpdir, "--timeout=0.5"), EXIT_DONE);
+    if (status_of(tmpdir, "--timeout=0.5") != EXIT_DONE) { /* on a busy machine the question comes too late */
+        remove(server.over);
+        assert_int_equal(status_of(tmpdir, "--timeout=20"), EXIT_DONE);
+    }
     if (errors[0] || !strstr(out, "state        done, round 8\n")) fail_msg("\"%s\" and \"%s\"", out, errors);
     end();
     server.over[0] = 0;

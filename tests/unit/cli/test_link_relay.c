@@ -309,7 +309,7 @@ TEST(test_cut_resets_and_down_refuses)
     assert_int_equal(connect_to(s->port), -1);
     close_pair(b);
     command(s, "nonsense\nup\n");
-    for (int i = 0, fd = -1; i < TRIALS && fd < 0; i++) { /* until the link has read the command */
+    for (int i = 0, fd = -1; i < 10 * TRIALS && fd < 0; i++) { /* until the link has read the command */
         usleep(100 * 1000);
         fd = connect_to(s->port);
         if (fd >= 0) close(fd), close(accept(s->server, NULL, NULL));

@@ -159,6 +159,36 @@ static void assert_outer(enum optimizer optimizer, double learning_rate, double 
     assert_true(config.outer.momentum == momentum);
 }
 
+/* outer.state auto: bf16 where a loss was measured, with a residual that makes it worth it. */
+TEST(test_outer_state_follows_method_and_codec)
+{
+    static const struct {
+        const char *settings[4];
+        enum outer_form state;
+    } cases[] = {
+        {{"train.method=diloco"}, OUTER_BF16},
+        {{"train.method=diloco", "outer.optimizer=sgd", "codec.up=topk:64/4096", "codec.down=union"}, OUTER_BF16},
+        {{"train.method=diloco", "codec.down=fp32"}, OUTER_FP32},
+        {{"train.method=diloco", "codec.down=fp32+lz4"}, OUTER_FP32},
+        {{"train.method=diloco", "outer.optimizer=sgd", "codec.down=relay"}, OUTER_FP32},
+        {{"train.method=diloco", "outer.state=fp32"}, OUTER_FP32},
+        {{"train.method=diloco", "codec.down=fp32", "outer.state=bf16"}, OUTER_BF16},
+        {{"train.method=local-sgd"}, OUTER_FP32},
+        {{"train.method=streaming"}, OUTER_FP32},
+        {{"train.method=async"}, OUTER_FP32},
+        {{"train.method=async", "outer.state=bf16"}, OUTER_BF16},
+        {{"train.method=ddp"}, OUTER_FP32},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *const *s = cases[i].settings;
+        if (RESOLVE(s[0], s[1] ? s[1] : s[0], s[2] ? s[2] : s[0], s[3] ? s[3] : s[0]) != STATUS_OK)
+            fail_msg("case %zu: %s", i, err.msg);
+        if (config.outer.state != cases[i].state) fail_msg("case %zu: %d", i, (int)config.outer.state);
+    }
+    assert_int_equal(RESOLVE("train.method=ddp", "outer.state=bf16"), STATUS_INVALID);
+    assert_message("outer.state: does not go with train.method ddp");
+}
+
 TEST(test_method_sets_its_defaults)
 {
     assert_int_equal(RESOLVE("train.method=diloco"), STATUS_OK);

@@ -18,7 +18,8 @@ static const char *const nesterov[] = {"checkpoint.every=1", NULL};
 static const char *const sgd[] = {"checkpoint.every=1", "outer.optimizer=sgd", NULL};
 static const char *const ddp[] = {"checkpoint.every=1", "train.method=ddp", NULL};
 static const char *const residual[] = {"checkpoint.every=1", "codec.up=int8:16", "codec.down=int8:16", NULL};
-static const char *const *const runs[] = {nesterov, sgd, ddp, residual};
+static const char *const wide[] = {"checkpoint.every=1", "codec.down=int8:16", "outer.state=fp32", NULL};
+static const char *const *const runs[] = {nesterov, sgd, ddp, residual, wide};
 
 static void make_run(const char *const *settings)
 {
@@ -62,11 +63,11 @@ static void every_damage_of(const char *name, size_t from)
     uint8_t *bytes = data;
     if (from) from += (size_t)(bytes[0] | bytes[1] << 8);
     for (size_t at = from; at < size; at += at < from + 300 || at + 300 > size ? 1 : 7) {
-        bytes[at] ^= 4;
+        bytes[at] ^= 8;
         put(path, bytes, size);
         if (check() == STATUS_OK) fail_msg("byte %zu of %s changed unnoticed", at, name);
         assert_true(err.msg[0]);
-        bytes[at] ^= 4;
+        bytes[at] ^= 8;
     }
     for (size_t n = 0; n < size; n += 101) {
         put(path, bytes, n);

@@ -25,7 +25,8 @@ static void assert_near(double got, double want)
 /* Three Nesterov steps; the same sums, to the bit, with any number of threads. */
 static void check_steps(unsigned threads, uint32_t flags, struct outer_sums sums[3])
 {
-    static const char *const settings[] = {"outer.momentum=0.5", "codec.up=int8:256", "codec.down=int8:256", NULL};
+    static const char *const settings[] = {"outer.momentum=0.5", "codec.up=int8:256", "codec.down=int8:256",
+                                           "outer.state=fp32", NULL};
     static struct outer_state outer;
     static double v[N];
     struct config config;

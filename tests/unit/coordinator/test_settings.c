@@ -112,6 +112,12 @@ TEST(test_keys_without_effect_are_reported)
 }
 
 /* config.yaml of a run lists all keys: only values other than the defaults count. Its ddp may start again. */
+TEST(test_outer_state_without_content_is_reported)
+{
+    assert_one(WARNED("--outer.state=bf16", "--outer.optimizer=sgd", "--codec.down=relay", "--codec.up=int8"),
+               "outer.state: bf16 has no effect: it needs momentum, or a codec.down that loses something");
+}
+
 TEST(test_listed_defaults_give_no_warning)
 {
     for (int ddp = 0; ddp < 2; ddp++) {
@@ -175,6 +181,28 @@ TEST(test_continued_run_keeps_its_rate)
     assert_string_equal(scaling_read(NULL, "--coordinator.min_workers=2", "--inner.scaling=sqrt"), "sqrt:2");
     unlink(path);
     rmdir(dir);
+}
+
+static enum outer_form state_read(const char *run_dir, const char *setting)
+{
+    struct options options = {.settings = {"--train.max_steps=60", setting}, .n_settings = setting ? 2 : 1};
+    assert_int_equal(settings_read(&config, &sources, NULL, run_dir, &options, &err), STATUS_OK);
+    return config.outer.state;
+}
+
+/* A run keeps the form of its outer state. One of a release without the key has fp32. */
+TEST(test_continued_run_keeps_its_outer_state)
+{
+    assert_int_equal(state_read(NULL, NULL), OUTER_BF16);
+    tmpdir_put("config.yaml", "train: {method: diloco}\n");
+    assert_int_equal(state_read(tmpdir, NULL), OUTER_FP32);
+    assert_int_equal(state_read(tmpdir, "--outer.state=bf16"), OUTER_BF16); /* the engine refuses it */
+    tmpdir_put("config.yaml", "train: {method: diloco}\nouter: {state: bf16}\n");
+    assert_int_equal(state_read(tmpdir, NULL), OUTER_BF16);
+    tmpdir_put("config.yaml", "train: {method: diloco}\nouter: {state: fp32}\n");
+    assert_int_equal(state_read(tmpdir, NULL), OUTER_FP32);
+    assert_int_equal(state_read(tmpdir, "--train.method=ddp"), OUTER_FP32);
+    tmpdir_take("config.yaml");
 }
 
 static uint32_t budget_read(const char *dir, const char *method)

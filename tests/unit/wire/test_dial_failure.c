@@ -13,7 +13,8 @@
 #include "tests/lib/test.h"
 #include "wire/dial_failure.h"
 
-enum { SECOND = 1000 * 1000 };
+/* ANSWER: of a server on a busy machine. Half of it passes before the question to one that waits for a line. */
+enum { SECOND = 1000 * 1000, ANSWER = 4 * SECOND, SILENCE = SECOND / 2, PATIENCE = 20 * SECOND };
 
 /* A server that accepts one connection and sends `text`; NULL: closes at once; "": says nothing. */
 struct server {
@@ -59,13 +60,19 @@ static void end(struct server *s)
     close(s->fd);
 }
 
-static void explains(const struct transport_address *a, enum dial_failure seen, enum status expected, const char *text)
+static void explains_within(uint64_t timeout_us, const struct transport_address *a, enum dial_failure seen,
+                            enum status expected, const char *text)
 {
     struct err err = {0};
     uint64_t began = clock_monotonic_us();
-    enum status status = dial_failure_explain(a, seen, SECOND / 2, &err);
+    enum status status = dial_failure_explain(a, seen, timeout_us, &err);
     if (status != expected || !strstr(err.msg, text)) fail_msg("status %d: %s", (int)status, err.msg);
-    assert_true(clock_monotonic_us() - began < 3 * SECOND);
+    assert_true(clock_monotonic_us() - began < timeout_us + PATIENCE);
+}
+
+static void explains(const struct transport_address *a, enum dial_failure seen, enum status expected, const char *text)
+{
+    explains_within(ANSWER, a, seen, expected, text);
 }
 
 TEST(test_each_reason_has_its_line)
@@ -79,7 +86,7 @@ TEST(test_each_reason_has_its_line)
     end(&s);
     explains(&s.address, DIAL_NO_CONNECTION, STATUS_CLOSED, "refused the connection"); /* it is gone */
     begin(&s, "", false);
-    explains(&s.address, DIAL_NO_CONNECTION, STATUS_CLOSED, "says nothing for ");
+    explains_within(SILENCE, &s.address, DIAL_NO_CONNECTION, STATUS_CLOSED, "says nothing for ");
     end(&s);
     begin(&s, NULL, false);
     explains(&s.address, DIAL_CLOSED, STATUS_CLOSED, "closes every connection at once");
@@ -99,7 +106,7 @@ static void dial_until(struct transport_address a, enum dial_failure expected)
     struct transport_worker worker = test_access_worker(1);
     a.quiet = true;
     assert_int_equal(transport_zmq_dial(&t, &a, &worker, NULL), STATUS_OK);
-    for (uint64_t until = clock_monotonic_us() + 4 * SECOND; atomic_load(&t->failure) != expected;) {
+    for (uint64_t until = clock_monotonic_us() + PATIENCE; atomic_load(&t->failure) != expected;) {
         uint64_t peer;
         enum wire_lane lane;
         const uint8_t *data;
@@ -138,7 +145,7 @@ TEST(test_wrong_keys_are_told_apart)
     dial_until(a, DIAL_CLOSED);
     explains(&a, DIAL_CLOSED, STATUS_INVALID, "does not accept the server key");
     struct err err = {0};
-    assert_int_equal(dial_failure_explain(&a, DIAL_NO_CONNECTION, SECOND, &err), STATUS_OK); /* a coordinator */
+    assert_int_equal(dial_failure_explain(&a, DIAL_NO_CONNECTION, ANSWER, &err), STATUS_OK); /* a coordinator */
     listener->ops->close(listener);
     dial_until(good, DIAL_NO_CONNECTION);
     struct server silent;

@@ -154,6 +154,37 @@ TEST_WITH(test_calls_out_of_order_are_refused, tmpdir_make, stop)
     atoll_close(a);
 }
 
+/* The run waits for a worker that is gone without a word, and goes on without one that left. */
+TEST_WITH(test_abandoned_worker_has_not_left, tmpdir_make, stop)
+{
+    char log[8192] = "";
+    api_rig_start("log: {level: info}");
+    for (int leaves = 0; leaves < 2; leaves++) {
+        struct atoll *a = open_worker(0, "w0");
+        enum atoll_event event;
+        api_rig_wait(a, ATOLL_TRAIN);
+        if (leaves)
+            atoll_leave(a, "enough");
+        else
+            atoll_abandon(a);
+        atoll_abandon(a);
+        assert_int_equal(atoll_wait(a, 0, &event, &error), ATOLL_ORDER);
+        atoll_close(a);
+    }
+    atoll_abandon(NULL);
+    const char *left = NULL;
+    for (int i = 0; i < 20000 && !left; i++) {
+        FILE *file = fopen(tmpdir_path("coordinator.log"), "r");
+        assert_non_null(file);
+        log[fread(log, 1, sizeof log - 1, file)] = 0;
+        fclose(file);
+        left = strstr(log, "w0 left");
+        if (!left) usleep(1000);
+    }
+    assert_int_equal(strncmp(left ? left : log, "w0 left: enough", 15), 0);
+    assert_null(strstr(left + 1, "w0 left"));
+}
+
 TEST_WITH(test_wrong_tokens_are_refused, tmpdir_make, stop)
 {
     api_rig_start("log: {level: info}");

@@ -68,7 +68,7 @@ TEST(test_ring_refuses_too_large_record)
 /* ---- a transport in memory ----------------------------------------------------------------------------------------
  */
 
-enum { BOX = 512, BOX_BYTES = 16384 };
+enum { BOX = 512, BOX_BYTES = 16384, PATIENCE_US = 20000000 };
 
 struct fake {
     struct transport transport;
@@ -194,7 +194,7 @@ static void set_full(bool full)
 
 static bool eventually(enum msg_type type, int n)
 {
-    for (int i = 0; i < 5000 && count_sent(type) < n; i++) usleep(1000);
+    for (int i = 0; i < PATIENCE_US / 1000 && count_sent(type) < n; i++) usleep(1000);
     return count_sent(type) >= n;
 }
 
@@ -233,7 +233,7 @@ TEST_WITH(test_heartbeats_continue_during_compute, up, down)
     assert_int_equal(count_sent(MSG_HEARTBEAT), 0); /* no session, no heartbeat */
     heartbeat_set_state(&heartbeat, WORKER_TRAINING, 4, 30, 0, 1, versions);
     heartbeat_join(&heartbeat, 99, 20);
-    uint64_t until = clock_monotonic_us() + 10000000;
+    uint64_t until = clock_monotonic_us() + PATIENCE_US;
     while (clock_monotonic_us() < until && count_sent(MSG_HEARTBEAT) < 6) heartbeat_set_step(&heartbeat, 1, 500);
     assert_true(count_sent(MSG_HEARTBEAT) >= 6);
     struct msg m;
@@ -281,7 +281,7 @@ TEST_WITH(test_messages_keep_order_both_ways, up, down)
     for (uint64_t i = 0; i < 100; i++) {
         assert_int_equal(msg_decode(&m, fake->sent[i].data, fake->sent[i].size, NULL), STATUS_OK);
         assert_int_equal(m.get.version, i);
-        assert_int_equal(link_recv(work_link, 5000000, &lane, &m), STATUS_OK);
+        assert_int_equal(link_recv(work_link, PATIENCE_US, &lane, &m), STATUS_OK);
         assert_int_equal(m.credit.round, i);
         assert_int_equal(lane, WIRE_CONTROL);
     }
@@ -301,7 +301,7 @@ TEST_WITH(test_link_consumes_heartbeat_answers, up, down)
     arrive(WIRE_CONTROL, &m);
     m = (struct msg){.type = MSG_CREDIT};
     arrive(WIRE_CONTROL, &m);
-    assert_int_equal(link_recv(work_link, 5000000, &lane, &m), STATUS_OK);
+    assert_int_equal(link_recv(work_link, PATIENCE_US, &lane, &m), STATUS_OK);
     assert_int_equal(m.type, MSG_CREDIT);
     assert_true(heartbeat_rtt_us(&heartbeat) >= 5000);
     assert_true(heartbeat_heard_us(&heartbeat) > 0);
@@ -321,18 +321,18 @@ TEST_WITH(test_answers_of_a_busy_coordinator_measure_nothing, up, down)
     enum wire_lane lane;
     arrive(WIRE_CONTROL, &busy);
     arrive(WIRE_CONTROL, &mark);
-    assert_int_equal(link_recv(work_link, 5000000, &lane, &mark), STATUS_OK);
+    assert_int_equal(link_recv(work_link, PATIENCE_US, &lane, &mark), STATUS_OK);
     assert_int_equal(atomic_load(&fake->looks), 0);
     arrive(WIRE_CONTROL, &late);
     arrive(WIRE_CONTROL, &mark);
-    assert_int_equal(link_recv(work_link, 5000000, &lane, &mark), STATUS_OK);
+    assert_int_equal(link_recv(work_link, PATIENCE_US, &lane, &mark), STATUS_OK);
     assert_int_equal(atomic_load(&fake->looks), 1);
     assert_int_equal(heartbeat_rtt_us(&heartbeat), 0);
     assert_int_equal(heartbeat_acked_us(&heartbeat), late.heartbeat_ack.sent_us);
     late.heartbeat_ack.sent_us = clock_monotonic_us();
     arrive(WIRE_CONTROL, &late);
     arrive(WIRE_CONTROL, &mark);
-    assert_int_equal(link_recv(work_link, 5000000, &lane, &mark), STATUS_OK);
+    assert_int_equal(link_recv(work_link, PATIENCE_US, &lane, &mark), STATUS_OK);
     assert_true(heartbeat_rtt_us(&heartbeat) > 0);
 }
 
@@ -346,9 +346,9 @@ TEST_WITH(test_invalid_message_is_reported_not_fatal, up, down)
     if (fake->n_taken < 1) fake->incoming[0].data[20] ^= 1;
     bool spoiled = fake->n_taken < 1;
     pthread_mutex_unlock(&fake->lock);
-    enum status first = link_recv(work_link, 5000000, &lane, &m);
+    enum status first = link_recv(work_link, PATIENCE_US, &lane, &m);
     if (spoiled) assert_int_equal(first, STATUS_CORRUPT);
-    assert_int_equal(link_recv(work_link, 5000000, &lane, &m), STATUS_OK);
+    assert_int_equal(link_recv(work_link, PATIENCE_US, &lane, &m), STATUS_OK);
 }
 
 TEST_WITH(test_full_queue_returns_again, up, down)
@@ -363,7 +363,7 @@ TEST_WITH(test_full_queue_returns_again, up, down)
     struct msg control = {.type = MSG_BIND, .bind = {.session = 1}};
     assert_int_equal(link_send(work_link, WIRE_CONTROL, &control), STATUS_OK); /* the other lane continues */
     set_full(false);
-    for (int i = 0; i < 5000 && count_sent(MSG_CHUNK) < n; i++) usleep(1000);
+    for (int i = 0; i < PATIENCE_US / 1000 && count_sent(MSG_CHUNK) < n; i++) usleep(1000);
     assert_int_equal(count_sent(MSG_CHUNK), n);
     assert_int_equal(link_send(work_link, WIRE_BULK, &m), STATUS_OK);
 }
@@ -378,7 +378,7 @@ TEST_WITH(test_unread_inbox_is_bounded, up, down)
         memset(m.refuse.text, 'x', WIRE_TEXT_MAX - 1);
         arrive(WIRE_CONTROL, &m);
     }
-    for (int i = 0; i < 5000; i++) {
+    for (int i = 0; i < PATIENCE_US / 1000; i++) {
         pthread_mutex_lock(&fake->lock);
         bool all = fake->n_taken == BOX;
         pthread_mutex_unlock(&fake->lock);
@@ -393,14 +393,14 @@ TEST_WITH(test_unread_inbox_is_bounded, up, down)
     fake->n_incoming = fake->n_taken = 0;
     pthread_mutex_unlock(&fake->lock);
     arrive(WIRE_CONTROL, &m);
-    assert_int_equal(link_recv(work_link, 5000000, &lane, &m), STATUS_OK);
+    assert_int_equal(link_recv(work_link, PATIENCE_US, &lane, &m), STATUS_OK);
 }
 
 TEST_WITH(test_close_sends_queued_messages, up, down)
 {
     struct msg m = {.type = MSG_LEAVE, .leave = {.session = 4, .finished = true}};
     for (int i = 0; i < 50; i++) assert_int_equal(link_send(work_link, WIRE_CONTROL, &m), STATUS_OK);
-    link_close(work_link, 2000000);
+    link_close(work_link, PATIENCE_US);
     work_link = NULL;
     assert_int_equal(count_sent(MSG_LEAVE), 50);
 }
@@ -413,7 +413,7 @@ TEST_WITH(test_close_has_timeout, up, down)
     uint64_t started = clock_monotonic_us();
     link_close(work_link, 100000);
     work_link = NULL;
-    assert_true(clock_monotonic_us() - started < 5000000);
+    assert_true(clock_monotonic_us() - started < PATIENCE_US);
 }
 
 /* Without an answer the connection is closed: after 20 s, or 8 round trips, then after twice as long each time. */

@@ -458,7 +458,7 @@ TEST(test_outer_plan_matches_allocation)
             if (c > 2) snprintf(config.codec.down, sizeof config.codec.down, "%s", c == 3 ? "relay" : "auto");
             struct replica_config rc = config_of(on_device ? "cuda" : "cpu", 1, RECOMPUTE_AUTO);
             struct err err = {0};
-            if (outer_memory_bytes(&rc.outer, &config, &layout, 3, &err) != STATUS_OK) fail_msg("%s", err.msg);
+            if (outer_memory_bytes(&rc.outer, &config, &layout, 3, false, &err) != STATUS_OK) fail_msg("%s", err.msg);
             uint64_t bare_left = bare(rc.device, 2);
             size_t all = mem_live_bytes();
             struct replica *r = make(&rc);
@@ -494,13 +494,45 @@ TEST(test_outer_plan_matches_allocation)
         }
 }
 
+/* The same if the program lends theta and change: it counts as theta, and as the residuals that it adds to. */
+TEST(test_lent_outer_plan_matches_allocation)
+{
+    static const char *const codecs[] = {"int8:256", "topk:64/4096", "fp32", "int4"};
+    for (int c = 0; c < 8; c++) {
+        struct config config = run_config(codecs[c / 2], c & 1 ? METHOD_ASYNC : METHOD_DILOCO);
+        struct replica_outer plan;
+        struct err err = {0};
+        bool adds = outer_loop_adds(&config);
+        assert_int_equal(adds, c != 4 && !(c & 1));
+        if (c == 6) snprintf(config.codec.down, sizeof config.codec.down, "relay");
+        if (outer_memory_bytes(&plan, &config, &layout, 3, true, &err) != STATUS_OK) fail_msg("%s", err.msg);
+        struct outer_loop *loop = mem_alloc(1, sizeof *loop);
+        size_t theta = layout.n_params * sizeof(float);
+        loop->model = (struct outer_model){.config = &config,
+                                           .layout = &layout,
+                                           .theta = mem_alloc(layout.n_params, sizeof(float)),
+                                           .change = mem_alloc(layout.n_params, sizeof(float))};
+        size_t before = mem_live_bytes();
+        if (outer_memory_init(loop, &err) != STATUS_OK) fail_msg("%s", err.msg);
+        if (c == 6) fill_with_deltas(loop);
+        double took = (double)(mem_live_bytes() - before + theta + (adds ? theta : 0));
+        double planned = (double)(plan.host.anchor + plan.host.residual + plan.host.messages);
+        if (took > 1.05 * planned || took < 0.95 * planned)
+            fail_msg("%s: %.0f, planned %.0f", codecs[c / 2], took, planned);
+        outer_memory_finish(loop);
+        mem_free(loop->model.theta);
+        mem_free(loop->model.change);
+        mem_free(loop);
+    }
+}
+
 /* No space for anchor and residuals on the device: activations come first, the outer path stays on the host. */
 TEST(test_outer_path_stays_on_host_without_space)
 {
     struct config config = run_config("int8:256", METHOD_DILOCO);
     struct replica_config rc = config_of("cuda", 1, RECOMPUTE_BLOCK);
     struct err err = {0};
-    assert_int_equal(outer_memory_bytes(&rc.outer, &config, &layout, 1, &err), STATUS_OK);
+    assert_int_equal(outer_memory_bytes(&rc.outer, &config, &layout, 1, false, &err), STATUS_OK);
     struct replica *r = make(&rc);
     assert_false(replica_memory(r)->outer_left_out);
     uint64_t want = replica_memory(r)->total - rc.outer.device.residual;

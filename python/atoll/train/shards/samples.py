@@ -34,7 +34,7 @@ def _held(name: str, t: Any) -> tuple[np.ndarray, np.ndarray]:
     mask, values = np.zeros(len(places), bool), np.zeros((len(places), t.dtype.itemsize), np.uint8)
     block, part = block_of(name, t), local(t)
     if places and part.numel():
-        where = np.stack(np.unravel_index(np.asarray(places), tuple(t.shape)))
+        where = np.stack(np.unravel_index(np.asarray(places), tuple(t.shape))) if t.ndim else np.zeros((0, 1), np.int64)
         start, size = (np.array(x, np.int64)[:, None] for x in block)
         mask = np.all((where >= start) & (where < start + size), axis=0)
         if mask.any():

@@ -109,7 +109,7 @@ TEST(test_checkpoint_of_other_format_is_refused)
     assert_non_null(bytes);
     bytes[6] = '1';
     snprintf(line, sizeof line,
-             "checkpoint round_%06d has format 1, this program reads 4 and 5: continue with the release that "
+             "checkpoint round_%06d has format 1, this program reads 4 to 7: continue with the release that "
              "began the run, or start a new run from the checkpoint (model.init_from)",
              (int)round);
     rig_start_fails(&rig, STATUS_UNSUPPORTED, line);

@@ -258,6 +258,45 @@ TEST(test_async_takes_fewer_workers_at_a_restart)
     rig_close(&rig);
 }
 
+/* The settings of a release without outer.state mean fp32, and the run continues so. */
+TEST(test_settings_without_outer_state_mean_fp32)
+{
+    static const struct {
+        const char *text;
+        enum outer_form state;
+    } cases[] = {{"train: {method: diloco}\n", OUTER_FP32},
+                 {"outer: {state: fp32}\n", OUTER_FP32},
+                 {"outer: {state: bf16}\n", OUTER_BF16}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct config config;
+        struct config_sources sources;
+        struct err err = {0};
+        config_defaults(&config, &sources);
+        struct ledger ledger = {.config = &config};
+        struct record_run run = {.config_text = cases[i].text, .config_size = strlen(cases[i].text)};
+        assert_int_equal(ledger_set_run(&ledger, &run, &err), STATUS_OK);
+        assert_int_equal(config.outer.state, cases[i].state);
+        mem_free(ledger.config_text);
+    }
+}
+
+TEST(test_outer_state_stays_for_the_whole_run)
+{
+    static const char *const change[] = {"outer.state=bf16"};
+    const char *const settings[] = {"codec.up=int8:16", "codec.down=int8:16", "outer.state=fp32",
+                                    "coordinator.min_workers=2", NULL};
+    begin(settings);
+    rig_stop(&rig);
+    rig.config.outer.state = OUTER_BF16;
+    rig_start_fails(&rig, STATUS_INVALID, "outer.state (bf16 here, fp32 in the run)");
+    rig.config.outer.state = OUTER_FP32;
+    rig.changes = change;
+    rig.n_changes = 1;
+    rig_start_fails(&rig, STATUS_INVALID, "--change: outer.state stays as it is for the whole run");
+    restart(NULL, false, 0);
+    rig_close(&rig);
+}
+
 /* The journal of the release before: its settings hold keys that are gone, with the values that every run has now. */
 TEST(test_settings_with_removed_keys_are_read)
 {

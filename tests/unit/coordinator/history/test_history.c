@@ -28,6 +28,7 @@ enum { C = 2, ROUNDS = 12 };
 
 static const char *const *const methods[] = {
     (const char *const[]){"train.fragments=2", NULL},
+    (const char *const[]){"train.fragments=2", "outer.state=fp32", NULL},
     (const char *const[]){"codec.up=topk:24/256", "codec.down=relay", "outer.optimizer=sgd", NULL},
     (const char *const[]){"codec.up=topk:24/256", "codec.down=auto", "outer.optimizer=sgd", NULL},
     (const char *const[]){"codec.up=bf16", "codec.down=bf16", "merge.rule=rda", NULL},
@@ -483,7 +484,7 @@ TEST(test_audit_names_the_update_that_does_not_follow)
     uint64_t size;
     memcpy(&size, delta + 8, sizeof size);
     uint8_t *payload = body + RECORD_DELTA_HEAD, was = payload[20];
-    payload[20] ^= 1;
+    payload[20] ^= 64;
     put_crc(body + 60, payload, size - RECORD_DELTA_HEAD);
     seal(delta);
     write_segment(&s);

@@ -1,0 +1,122 @@
+#include "cli/plan/plan_box_text.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/units.h"
+#include "common/os/host_memory.h"
+#include "common/os/json_file.h"
+
+static const char *const class_names[PLAN_GPU_CLASSES] = {"parameters",  "gradients", "moments", "in use",
+                                                          "activations", "logits",    "reserve"};
+static const char *const class_keys[PLAN_GPU_CLASSES] = {"parameters",  "gradients", "moments", "in_use",
+                                                         "activations", "logits",    "reserve"};
+
+static int class_width(int c)
+{
+    return (int)strlen(class_names[c]) + 2;
+}
+
+static double gib(uint64_t bytes)
+{
+    return (double)bytes / (1 << 30);
+}
+
+/* Seconds of a round in which the ranks and rank 0 copy, encode and apply, and in which bytes are under way or the
+ * coordinator works. */
+static double inside_s(const struct plan *p)
+{
+    return p->costs.place_s + p->run.parts_s[PLAN_COMPRESS] + p->run.parts_s[PLAN_APPLY];
+}
+
+static double outside_s(const struct plan *p)
+{
+    return p->run.parts_s[PLAN_SEND] + p->run.parts_s[PLAN_WAIT];
+}
+
+static double bytes_each(uint64_t bytes, const struct plan *p, uint32_t workers)
+{
+    return (double)bytes / ((double)p->run.rounds * workers);
+}
+
+static const char *verdict(const struct plan_gpu *g)
+{
+    if (!g->fits) return "no";
+    return g->recompute ? "with activation checkpointing" : "yes";
+}
+
+static void print_way(const struct plan_gpu *g, enum plan_way way)
+{
+    printf("%-13s", plan_way_name(way));
+    for (int c = 0; c < PLAN_GPU_CLASSES; c++) printf("%*.1f", class_width(c), gib(g->bytes[c]));
+    printf("%8.1f  %s\n", gib(g->total), verdict(g));
+}
+
+void plan_box_print_memory(const struct plan *p, const struct plan_box *box)
+{
+    const struct plan_box_memory *m = &p->box;
+    char text[MEMORY_TEXT_MAX];
+    printf("box          %" PRIu32 " GPUs of %g GiB; %s, AdamW, %" PRIu32 " x %" PRIu32 " tokens a GPU at once\n\n",
+           box->gpus, box->gpu_gib, p->config.train.precision == PRECISION_BF16 ? "bf16" : "fp32",
+           p->config.train.batch_size / box->gpus, p->config.model.block_size);
+    printf("%-13s", "GiB a GPU");
+    for (int c = 0; c < PLAN_GPU_CLASSES; c++) printf("%*s", class_width(c), class_names[c]);
+    printf("%8s  fits\n", "in all");
+    for (int way = 0; way < PLAN_WAYS; way++) print_way(&m->ways[way], (enum plan_way)way);
+    printf("\nhost         %s a box: ", memory_text(m->host, text));
+    printf("theta %.1f, change %.1f, messages %.1f, arriving %.1f GiB\n", gib(m->theta), gib(m->change),
+           gib(m->messages), gib(m->inbox));
+    printf("coordinator  %s\n", memory_text(p->memory.coordinator_bytes, text));
+    printf("disk         a state of %s a box, saved in %s on a disk like this one's\n",
+           units_bytes((double)m->saved).text, units_duration(p->costs.save_s).text);
+}
+
+static void print_exchange(const char *name, const struct plan *p, uint32_t workers)
+{
+    printf("%-12s %s: in the box %s, link and coordinator %s; each worker sends %s and receives %s\n", name,
+           units_duration(inside_s(p) + outside_s(p)).text, units_duration(inside_s(p)).text,
+           units_duration(outside_s(p)).text, units_bytes(bytes_each(p->run.bytes_up, p, workers)).text,
+           units_bytes(bytes_each(p->run.bytes_down, p, workers)).text);
+}
+
+void plan_box_print_exchange(const struct plan *p, const struct plan *lora, const struct plan_box *box,
+                             uint32_t workers)
+{
+    char text[MEMORY_TEXT_MAX];
+    printf("\n");
+    print_exchange("exchange", p, workers);
+    print_exchange("LoRA's", lora, workers);
+    printf("             rank %" PRIu32 ", %s parameters; coordinator %s\n", box->lora_rank,
+           units_count((double)p->box.adapters).text, memory_text(lora->memory.coordinator_bytes, text));
+}
+
+/* --- JSON --------------------------------------------------------------------------------------------------------- */
+
+static json_t *exchange_json(const struct plan *p, uint32_t workers)
+{
+    return json_pack("{s:f,s:f,s:f,s:f,s:I,s:I}", "box_s", inside_s(p), "link_s", outside_s(p), "bytes_up",
+                     bytes_each(p->run.bytes_up, p, workers), "bytes_down", bytes_each(p->run.bytes_down, p, workers),
+                     "params", (json_int_t)p->params, "coordinator", (json_int_t)p->memory.coordinator_bytes);
+}
+
+static json_t *way_json(const struct plan_gpu *g, enum plan_way way)
+{
+    json_t *o = json_pack("{s:s,s:b,s:b,s:I}", "way", plan_way_name(way), "fits", g->fits, "activation_checkpointing",
+                          g->recompute, "total", (json_int_t)g->total);
+    for (int c = 0; c < PLAN_GPU_CLASSES; c++) json_put_count(o, class_keys[c], g->bytes[c]);
+    return o;
+}
+
+json_t *plan_box_json(const struct plan *p, const struct plan *lora, const struct plan_box *box, uint32_t workers)
+{
+    const struct plan_box_memory *m = &p->box;
+    json_t *ways = json_array();
+    for (int way = 0; way < PLAN_WAYS; way++) json_array_append_new(ways, way_json(&m->ways[way], (enum plan_way)way));
+    json_t *host =
+        json_pack("{s:I,s:I,s:I,s:I,s:I}", "theta", (json_int_t)m->theta, "change", (json_int_t)m->change, "messages",
+                  (json_int_t)m->messages, "arriving", (json_int_t)m->inbox, "total", (json_int_t)m->host);
+    return json_pack("{s:I,s:f,s:o,s:o,s:I,s:o,s:o}", "gpus", (json_int_t)box->gpus, "gpu_gib", box->gpu_gib, "ways",
+                     ways, "host", host, "saved", (json_int_t)m->saved, "exchange", exchange_json(p, workers), "lora",
+                     exchange_json(lora, workers));
+}
