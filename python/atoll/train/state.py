@@ -283,7 +283,7 @@ class State:
                     raise ValueError(f"{o.where} is a ZeroRedundancyOptimizer, and each process has another part of it")
                 else:
                     objects.append(merged(values, o.where))
-                objects[-1] = o.fitted(objects[-1])
+                objects[-1] = o.fitted(objects[-1], self._parameters())
             except ValueError as e:
                 raise _lib.InvalidError(
                     f"the saved state is of {n} processes, and this worker has {self._size}: {e}: start it with {n} "
@@ -294,6 +294,10 @@ class State:
                         "numbers begin anew", n, self._size)
         return objects
 
+    def _parameters(self) -> list[Any]:
+        optimizers = [o.optimizer for o in self._objects if o.optimizer]
+        return [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+
     def _check_number(self, n: int) -> None:
         if n != len(self._objects):
             raise ValueError(f"it holds {n} objects, and this script gives {len(self._objects)}")
@@ -301,9 +305,10 @@ class State:
     def _apply(self, objects: Sequence[Any], randoms: dict[str, Any] | None) -> None:
         """randoms None: they stay as they are."""
         self._check_number(len(objects))
+        parameters = self._parameters()
         for o, saved in zip(self._objects, objects):
             try:
-                o.set(o.fitted(saved))
+                o.set(o.fitted(saved, parameters))
             except Exception as e:
                 raise ValueError(f"{o.where}: {str(e).splitlines()[0] if str(e) else type(e).__name__}") from e
         if randoms is not None:

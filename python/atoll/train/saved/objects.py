@@ -84,10 +84,10 @@ class Object:
         found = self.value.optim if self.partition else self.value
         return found if torch and isinstance(found, torch.optim.Optimizer) else None
 
-    def fitted(self, saved: Any) -> Any:
-        """A saved value with the sharded tensors of this process."""
+    def fitted(self, saved: Any, parameters: list[Any]) -> Any:
+        """A saved value with the sharded tensors of this process. parameters: of all optimizers."""
         optimizer = self.optimizer
-        template = template_of_optimizer(optimizer, saved) if optimizer else template_of(self.get())
+        template = template_of_optimizer(optimizer, saved) if optimizer else template_of(self.get(), parameters)
         return fitted(saved, template, self.where)
 
     def _set_zero(self, saved: Any) -> None:

@@ -124,17 +124,25 @@ def fitted(value: Any, template: Template, where: str, path: tuple[Any, ...] = (
     return value
 
 
-def template_of(current: Any) -> Template:
-    """Templates from the value that the program has now in the same place."""
+def template_of(current: Any, parameters: Sequence[Any]) -> Template:
+    """Templates from the value that the program has now in the same place.
 
-    def find(path: tuple[Any, ...], _value: Any) -> Any:
+    A sharded tensor without one, such as an average that the first step makes, gets the shards of a parameter of its
+    shape. It is whole if no parameter is sharded.
+    """
+
+    def find(path: tuple[Any, ...], value: Any) -> Any:
         at = current
         for key in path:
             try:
                 at = at[key]
             except (KeyError, IndexError, TypeError):
-                return None
-        return at if hasattr(at, "shape") else None
+                at = None
+        if hasattr(at, "shape") or not isinstance(value, Pieces):
+            return at if hasattr(at, "shape") else None
+        same = [p for p in parameters if tuple(p.shape) == tuple(value.shape)]
+        whole = not any(is_shard(p) for p in parameters)
+        return same[0] if same else sys.modules["torch"].empty(value.shape, device="meta") if whole else None
 
     return find
 
