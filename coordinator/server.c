@@ -114,6 +114,7 @@ static bool is_of_run(uint8_t type)
     case MSG_LEAVE:
     case MSG_DONE:
     case MSG_NOTE:
+    case MSG_SAVES:
     case MSG_UPLOAD: return true;
     default: return false;
     }

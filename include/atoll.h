@@ -123,6 +123,8 @@ struct atoll_data {
     uint32_t sample_tokens; /* tokens of one sample, for statistics; 0: 1 */
 };
 
+#define ATOLL_STATE_KEEP SIZE_MAX
+
 struct atoll_part {
     const void *data;
     size_t size;
@@ -134,7 +136,7 @@ struct atoll_part {
 struct atoll_state {
     void *ctx;
     /* Fills up to `cap` (4096) parts and returns their number; 0: an error. The bytes stay unchanged until the next
-     * atoll_begin or atoll_close. */
+     * atoll_begin or atoll_close. ATOLL_STATE_KEEP: the state cannot be saved now, and the newest saved one stays. */
     size_t (*save)(void *ctx, struct atoll_part *parts, size_t cap);
     /* Restores the concatenated parts; NULL, 0: resets the state to that of a new run. Returns 0, or -1 if the bytes do
      * not fit. `data` is borrowed for the call. */
@@ -305,6 +307,46 @@ ATOLL_API uint64_t atoll_theta_hash(const struct atoll *a);
  * arrived; INVALID: no such key, or cap is too small. */
 ATOLL_API enum atoll_status atoll_setting(struct atoll *a, const char *key, char *out, size_t cap,
                                           struct atoll_error *error);
+
+/* Saved states of a program of several processes (ranks), each with state of its own: shards of the optimizer, random
+ * numbers. Each rank writes a file in the worker's folder, at the same time as the others. A save is complete, and the
+ * last byte of the delta leaves, when all of them are durable.
+ *
+ *     all ranks agree on a tag (not 0, never used before) and call atoll_rank_begin(r, tag)
+ *     then rank 0:                   atoll_state_files(a, tag, ranks); atoll_push(a): state.save returns the tag, too
+ *     meanwhile each rank, a thread: atoll_rank_put(r, ...) ...; atoll_rank_end(r, NULL)
+ *     after a restart, each rank:    atoll_rank_load(dir, rank, tag, ...) with the tag that state.load got
+ *
+ * One thread at a time may use one struct atoll_rank. */
+struct atoll_rank;
+/* What the next atoll_push does with the program's state; with train.overlap as long as H, the next atoll_begin. Waits
+ * for a save that still runs. `bytes`: memory that the program takes for a copy of its state.
+ * HELD    It is saved, and stays unchanged until the next atoll_begin.
+ * BESIDE  A copy of it is saved while training goes on. If there is no memory for it and the library's own, the answer
+ *         is HELD, except during overlap and async. */
+enum atoll_save { ATOLL_SAVE_NONE, ATOLL_SAVE_HELD, ATOLL_SAVE_BESIDE };
+ATOLL_API enum atoll_save atoll_next_save(struct atoll *a, uint64_t bytes);
+/* The worker's own folder. "": not known yet. */
+ATOLL_API const char *atoll_dir(const struct atoll *a);
+/* The state of the next saves has the files of `ranks` (at most 4096) ranks with this tag; ranks 0: none. */
+ATOLL_API void atoll_state_files(struct atoll *a, uint64_t tag, uint32_t ranks);
+/* Opens the folder `dir` of a worker as its rank `rank`. IO: another process has this rank. */
+ATOLL_API enum atoll_status atoll_rank_open(struct atoll_rank **r, const char *dir, uint32_t rank,
+                                            struct atoll_error *error);
+/* Announces a file: from now on rank 0 waits for it. Ends a file that was begun before. */
+ATOLL_API enum atoll_status atoll_rank_begin(struct atoll_rank *r, uint64_t tag, struct atoll_error *error);
+/* Appends bytes to the file. After an error: atoll_rank_end with its text. */
+ATOLL_API enum atoll_status atoll_rank_put(struct atoll_rank *r, const void *data, size_t size,
+                                           struct atoll_error *error);
+/* Makes the file durable, and says so to rank 0. failure not NULL: the file is given up, and the save fails for this
+ * reason. */
+ATOLL_API enum atoll_status atoll_rank_end(struct atoll_rank *r, const char *failure, struct atoll_error *error);
+/* The bytes of a rank's file, [*size], until atoll_rank_unload. INVALID: it is damaged. It was then renamed, and the
+ * next start of the worker uses the state before. IO: it cannot be read. */
+ATOLL_API enum atoll_status atoll_rank_load(const char *dir, uint32_t rank, uint64_t tag, const void **data,
+                                            size_t *size, struct atoll_error *error);
+ATOLL_API void atoll_rank_unload(const void *data, size_t size);
+ATOLL_API void atoll_rank_close(struct atoll_rank *r);
 
 /* Leaves the run: saves the state at a round boundary and tells the coordinator `text` (NULL: "left"), in which '?'
  * replaces control characters. Afterwards only atoll_close and atoll_params are allowed. */

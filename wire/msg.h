@@ -71,7 +71,8 @@ enum wire_lane { WIRE_CONTROL, WIRE_BULK };
     X(MODEL, 28, CONTROL, W)                                                                                           \
     X(MODEL_REPLY, 29, CONTROL, C)                                                                                     \
     X(FETCH, 30, BULK, W)                                                                                              \
-    X(FETCH_REPLY, 31, BULK, C)
+    X(FETCH_REPLY, 31, BULK, C)                                                                                        \
+    X(SAVES, 32, CONTROL, W)
 
 enum msg_type {
 #define MSG_ENUM(name, number, lane, direction) MSG_##name = (number),
@@ -367,6 +368,14 @@ struct msg_probe_reply {
 };
 
 /* A warning about the training of the run. */
+/* How often a worker saves its state (checkpoint.worker_every other than 1). */
+struct msg_saves {
+    uint64_t session;
+    uint32_t every; /* rounds between two saves */
+    uint32_t worst; /* a kill costs at most the training of so many rounds; 0: nothing */
+    uint64_t round; /* of the newest save on its disk; UINT64_MAX: none */
+};
+
 struct msg_note {
     char text[WIRE_TEXT_MAX];
 };
@@ -432,6 +441,7 @@ struct msg {
         struct msg_probe probe;
         struct msg_probe_reply probe_reply;
         struct msg_note note;
+        struct msg_saves saves;
         struct msg_model_reply model_reply;
         struct msg_fetch fetch;
         struct msg_fetch_reply fetch_reply;

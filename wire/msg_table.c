@@ -206,6 +206,11 @@ static const struct field probe_reply[] = {
     END,
 };
 
+static const struct field saves[] = {
+    U64(msg_saves, session), U32_IN(msg_saves, every, 1, UINT32_MAX),
+    U32(msg_saves, worst),   U64(msg_saves, round),
+    END,
+};
 static const struct field note[] = {REMARK(msg_note, text), END};
 
 static const struct field model[] = {END};
@@ -315,6 +320,7 @@ const struct msg_spec *msg_spec_of(unsigned type)
         [MSG_MODEL_REPLY] = {model_reply, NULL},
         [MSG_FETCH] = {fetch, NULL},
         [MSG_FETCH_REPLY] = {fetch_reply, NULL},
+        [MSG_SAVES] = {saves, NULL},
     };
     bool known = type < sizeof specs / sizeof specs[0] && specs[type].fields;
     return known ? &specs[type] : NULL;

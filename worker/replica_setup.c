@@ -39,6 +39,6 @@ enum status replica_config_of(const struct config *c, const struct model_family 
     };
     if (c->train.method == METHOD_DDP)
         out->opt.kind = OPTIMIZER_SGD;             /* the coordinator runs the optimizer: no moments here */
-    out->opt.unread = !c->checkpoint.worker_every; /* only saves read the moments */
+    out->opt.unread = !config_worker_every(c); /* only saves read the moments */
     return outer_memory_bytes(&out->outer, c, layout, workers, false, err);
 }

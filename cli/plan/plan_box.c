@@ -5,8 +5,7 @@
 #include <string.h>
 
 #include "common/base/minmax.h"
-#include "common/config/codec_spec.h"
-#include "common/config/sync_points.h"
+#include "worker/outer/outer_loop.h"
 #include "worker/outer/outer_memory.h"
 
 /* The context of CUDA, NCCL's buffers and workspaces of cuBLAS. */
@@ -118,19 +117,13 @@ static void fill_step(struct plan_gpu *g, const struct step_bytes *s, uint32_t l
 
 /* --- the host ----------------------------------------------------------------------------------------------------- */
 
-/* A program whose worker adds its change to the residual, in place (atoll_exchanges). */
-static bool adds_changes(const struct config *c)
-{
-    return c->train.method != METHOD_ASYNC && !sync_overlaps(c) && !codec_spec_lossless(c->codec.up);
-}
-
 static enum status fill_host(struct plan_box_memory *m, const struct config *c, const struct layout *layout,
                              uint32_t workers, struct err *err)
 {
     struct replica_outer outer;
-    TRY(outer_memory_bytes(&outer, c, layout, workers, err));
+    TRY(outer_memory_bytes(&outer, c, layout, workers, true, err));
     m->theta = outer.host.anchor;
-    m->change = outer.host.residual + (adds_changes(c) ? 0 : FP32 * layout->n_params);
+    m->change = outer.host.residual + (outer_loop_adds(c) ? 0 : FP32 * layout->n_params);
     m->messages = outer.host.messages;
     m->inbox = outer.inbox;
     m->host = m->theta + m->change + m->messages + m->inbox;

@@ -112,7 +112,8 @@ static enum status on_config(void *ctx, const struct msg_config *m, struct outer
     struct region *r = ctx;
     const struct engine_region_model *own = &r->model;
     TRY(same_settings(r, m, err));
-    r->config.checkpoint.worker_every = 1; /* a delta that the state lacks goes back to the region's workers */
+    /* A delta that the state lacks goes back to the region's workers. */
+    snprintf(r->config.checkpoint.worker_every, sizeof r->config.checkpoint.worker_every, "1");
     r->values = mem_alloc(own->layout->n_params, sizeof *r->values);
     if (!r->values) return err_set(err, STATUS_NOMEM, "no memory for the deltas of this region");
     r->loop.values = r->values;

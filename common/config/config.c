@@ -333,10 +333,24 @@ uint32_t config_eval_every(const struct config *config, bool *steps_p)
     return is_number ? (uint32_t)every : 0;
 }
 
+bool config_saves_auto(const struct config *config)
+{
+    return !strcmp(config->checkpoint.worker_every, "auto");
+}
+
+uint32_t config_worker_every(const struct config *config)
+{
+    char *end;
+    const char *text = config->checkpoint.worker_every;
+    unsigned long long every = strtoull(text, &end, 10);
+    bool is_number = *text >= '0' && *text <= '9' && !*end && every <= UINT32_MAX;
+    return is_number ? (uint32_t)every : config_saves_auto(config) ? 1 : UINT32_MAX;
+}
+
 uint64_t config_save_every(const struct config *config)
 {
     enum { DDP_SAVE_ROUNDS = 50 }; /* a round of ddp is one step */
-    uint64_t every = config->checkpoint.worker_every;
+    uint64_t every = config_worker_every(config);
     if (config->train.method != METHOD_DDP) return every;
     /* Without a residual a step of ddp depends on the parameters only, which the log restores. */
     return !codec_spec_lossless(config->codec.up) ? every * DDP_SAVE_ROUNDS : 0;

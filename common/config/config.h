@@ -114,7 +114,7 @@ struct config {
     } coordinator;
     struct {
         uint32_t every, keep;  /* rounds between checkpoints; number of kept checkpoints (0 = all) */
-        uint32_t worker_every; /* rounds between saves of a worker's own state; 0 = never */
+        char worker_every[16]; /* rounds between saves of a worker's own state: a number, 0 = never; or auto */
     } checkpoint;
     struct {
         char level[16]; /* error | warn | info | debug | trace; local */
@@ -193,7 +193,11 @@ bool config_syncs_updates(const struct config *config);
 /* train.eval_every: rounds between evaluations, or inner steps of a worker if *steps_p; 0: only at the end. A text that
  * is neither counts as 0; config_resolve refuses it. */
 uint32_t config_eval_every(const struct config *config, bool *steps_p);
-/* Rounds between saves of a worker's state; 0: it is never saved. */
+/* checkpoint.worker_every: auto, by what saves cost. */
+bool config_saves_auto(const struct config *config);
+/* The number in it; auto: 1. UINT32_MAX: a text that is neither, which config_resolve refuses. */
+uint32_t config_worker_every(const struct config *config);
+/* Rounds between saves of a worker's state; 0: it is never saved. auto: 1, from which the worker begins. */
 uint64_t config_save_every(const struct config *config);
 /* "ddp", "local-sgd", "diloco" or "async". */
 const char *config_method_name(enum train_method method);

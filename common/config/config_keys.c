@@ -205,8 +205,8 @@ const struct config_key config_keys[] = {
 
     START_U32(checkpoint, every, "10", 0, U32_MAX, "rounds", "rounds between checkpoints; 0: only at the end"),
     START_U32(checkpoint, keep, "2", 0, U32_MAX, "", "number of kept checkpoints; 0: all"),
-    START_U32(checkpoint, worker_every, "1", 0, U32_MAX, "rounds",
-              "rounds between saves of a worker's state; 0: never"),
+    START_TEXT(checkpoint, worker_every, "1",
+               "rounds between saves of a worker's state; auto: 1, and more if saves hold up rounds; 0: never"),
 
     LOCAL_WORD(log, level, "info", choices_level, "least severe level that is logged"),
 };

@@ -395,6 +395,14 @@ static enum status check_eval_every(const struct config_resolve *r)
                          text);
 }
 
+static enum status check_worker_every(const struct config_resolve *r)
+{
+    if (config_worker_every(r->config) != UINT32_MAX) return STATUS_OK;
+    return config_refuse(r, KEYS(AT(checkpoint.worker_every)),
+                         "\"%s\" is not valid; allowed: a number of rounds below 4294967295, 0: never, or auto",
+                         r->config->checkpoint.worker_every);
+}
+
 static enum status check_train(const struct config_resolve *r)
 {
     const struct config *c = r->config;
@@ -494,6 +502,7 @@ enum status config_resolve(struct config *config, struct config_sources *sources
     TRY(check_rda(&r));
     TRY(resolve_ranks(&r));
     TRY(check_eval_every(&r));
+    TRY(check_worker_every(&r));
     TRY(check_train(&r));
     TRY(check_start_step(&r));
     TRY(resolve_scaling(&r));

@@ -18,7 +18,7 @@
 #include "common/os/fork_close.h"
 #include "common/os/interrupt.h"
 
-enum { FILE_OUT_BUFFER = 1 << 20, MAP_PIECE = 1 << 18, SPARE_SHARE = 16, LOCK_AGAIN_US = 100000, LOCK_TRIES = 21 };
+enum { FILE_OUT_BUFFER = 1 << 20, FILE_OUT_ALIGN = 4096, MAP_PIECE = 1 << 18, SPARE_SHARE = 16, LOCK_AGAIN_US = 100000, LOCK_TRIES = 21 };
 
 /* --- temporary names ---------------------------------------------------------------------------------------------- */
 
@@ -190,7 +190,7 @@ static void file_out_release(struct file_out *out)
     }
     mem_free(out->path);
     mem_free(out->tmp);
-    mem_free(out->buffer);
+    mem_free(out->memory);
     *out = (struct file_out){.fd = -1};
 }
 
@@ -220,11 +220,12 @@ static enum status open_as(struct file_out *out, const char *path, const char *s
     if (!spare) TRY(temporary_name(path, own, sizeof own, err));
     out->path = mem_strdup(path);
     out->tmp = mem_strdup(spare ? spare : own);
-    out->buffer = mem_alloc(1, FILE_OUT_BUFFER);
-    if (!out->path || !out->tmp || !out->buffer) {
+    out->memory = mem_alloc(1, FILE_OUT_BUFFER + FILE_OUT_ALIGN);
+    if (!out->path || !out->tmp || !out->memory) {
         file_out_release(out);
         return err_set(err, STATUS_NOMEM, "no memory to write %s", path);
     }
+    out->buffer = out->memory + (FILE_OUT_ALIGN - (uintptr_t)out->memory % FILE_OUT_ALIGN) % FILE_OUT_ALIGN;
     enum status status = create(out, mode, err);
     if (status != STATUS_OK) file_out_release(out);
     return status;
@@ -240,6 +241,21 @@ enum status file_out_open_spare(struct file_out *out, const char *path, const ch
     return open_as(out, path, spare, FILE_PRIVATE, err);
 }
 
+/* Turns O_DIRECT on or off. False: the file system has none. */
+static bool set_direct(struct file_out *out, bool on)
+{
+    int flags = fcntl(out->fd, F_GETFL);
+    if (flags < 0 || fcntl(out->fd, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) != 0) return false;
+    out->direct = on;
+    return true;
+}
+
+bool file_out_direct(struct file_out *out)
+{
+    assert(out->fd >= 0 && !out->size);
+    return set_direct(out, true);
+}
+
 static enum status write_all(struct file_out *out, const uint8_t *data, size_t size, off_t at, struct err *err)
 {
     assert(out->fd >= 0);
@@ -248,17 +264,21 @@ static enum status write_all(struct file_out *out, const uint8_t *data, size_t s
         ssize_t n = at < 0 ? write(out->fd, data + done, size - done)
                            : pwrite(out->fd, data + done, size - done, at + (off_t)done);
         if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EINVAL && out->direct && set_direct(out, false)) continue; /* another alignment */
         if (n < 0) return fail(err, "write", out->path);
         done += (size_t)n;
     }
     return STATUS_OK;
 }
 
+/* Writes the buffer. The last one of a direct file has any length, and goes through the page cache as all that follows.
+ */
 static enum status file_out_flush(struct file_out *out, struct err *err)
 {
     size_t n = out->used;
     assert(n <= FILE_OUT_BUFFER);
     out->used = 0;
+    if (out->direct && n < FILE_OUT_BUFFER && !set_direct(out, false)) return fail(err, "write", out->path);
     return write_all(out, out->buffer, n, -1, err);
 }
 
@@ -267,10 +287,19 @@ enum status file_out_put(struct file_out *out, const void *data, size_t size, st
     assert(out->fd >= 0);
     TRY(interrupt_check(err));
     out->size += size;
+    const uint8_t *bytes = data;
+    while (out->direct && size) { /* full, aligned buffers */
+        size_t room = FILE_OUT_BUFFER - out->used, n = size < room ? size : room;
+        memcpy(out->buffer + out->used, bytes, n);
+        out->used += n;
+        bytes += n;
+        size -= n;
+        if (out->used == FILE_OUT_BUFFER) TRY(file_out_flush(out, err));
+    }
     if (size > FILE_OUT_BUFFER - out->used) TRY(file_out_flush(out, err));
-    if (size >= FILE_OUT_BUFFER) return write_all(out, data, size, -1, err);
+    if (size >= FILE_OUT_BUFFER) return write_all(out, bytes, size, -1, err);
     assert(size <= FILE_OUT_BUFFER - out->used);
-    if (size) memcpy(out->buffer + out->used, data, size);
+    if (size) memcpy(out->buffer + out->used, bytes, size);
     out->used += size;
     return STATUS_OK;
 }

@@ -19,6 +19,7 @@ static uint64_t session_named(const struct msg *m)
     case MSG_GET: return m->get.session;
     case MSG_METRICS: return m->metrics.session;
     case MSG_LEAVE: return m->leave.session;
+    case MSG_SAVES: return m->saves.session;
     default: return 0; /* CHUNK belongs to the connection that BIND named */
     }
 }

@@ -127,6 +127,10 @@ static enum status dispatch(struct engine *e, uint64_t peer, const struct msg *m
         s = claimed_session(e, peer, m->metrics.session);
         if (s) engine_on_metrics(e, s, &m->metrics);
         return STATUS_OK;
+    case MSG_SAVES:
+        s = claimed_session(e, peer, m->saves.session);
+        if (s) s->saves = m->saves;
+        return STATUS_OK;
     case MSG_LEAVE:
         s = claimed_session(e, peer, m->leave.session);
         return s ? engine_on_leave(e, s, &m->leave, err) : STATUS_OK;

@@ -27,25 +27,37 @@ enum status engine_kept_room(struct engine *e, struct err *err)
     return STATUS_OK;
 }
 
-/* The version in the saved state of a worker that saves every checkpoint.worker_every rounds. With a barrier each round
- * is a version. ddp workers have no inner optimizer state, so they can start from a checkpoint at any time. */
-static uint64_t version_of_save(const struct engine *e, uint64_t base_version, uint64_t round)
+/* The rounds since the newest saved state of a worker whose last delta is of `round`. A worker that does not save each
+ * round says which one it saved. Without its word: by the configuration, and with auto it may be any. */
+static uint64_t rounds_unsaved(const struct engine *e, const struct session *s, uint64_t round)
 {
-    uint32_t every = e->config.checkpoint.worker_every;
-    bool each = every <= 1 || e->config.train.method == METHOD_ASYNC || e->config.train.method == METHOD_DDP;
-    uint64_t since = each ? 0 : round % every;
+    uint32_t every = config_worker_every(&e->config);
+    if (s->saves.every == 1) return 0;
+    if (s->saves.every && s->saves.round == UINT64_MAX) return UINT64_MAX; /* it has no saved state */
+    if (s->saves.every) return s->saves.round < round ? round - s->saves.round : 0;
+    if (config_saves_auto(&e->config)) return UINT64_MAX;
+    return every <= 1 ? 0 : round % every;
+}
+
+/* The version in the saved state of a worker. With a barrier each round is a version. ddp workers have no inner
+ * optimizer state, so they can start from a checkpoint at any time. */
+static uint64_t version_of_save(const struct engine *e, const struct session *s, uint64_t base_version, uint64_t round)
+{
+    bool each = e->config.train.method == METHOD_ASYNC || e->config.train.method == METHOD_DDP;
+    uint64_t since = each ? 0 : rounds_unsaved(e, s, round);
     return base_version > since ? base_version - since : 0;
 }
 
 /* The version of a fragment in this member's saved state. Returns UINT64_MAX if the member never delivered or its last
  * delta was refused: a permanently late worker must not pin old checkpoints. */
-static uint64_t saved_version(const struct engine *e, const struct member *m, uint32_t fragment)
+static uint64_t saved_version(const struct engine *e, const struct session *s, const struct member *m,
+                              uint32_t fragment)
 {
     const struct part *part = &m->work.parts[fragment];
     if (part->state == PART_HELD || part->state == PART_MERGED)
-        return version_of_save(e, part->base_version, m->work.round);
+        return version_of_save(e, s, part->base_version, m->work.round);
     if (part->state == PART_DROPPED || !m->in_step || !m->merged_in[fragment]) return UINT64_MAX;
-    return version_of_save(e, m->merged_in[fragment] - 1, m->merged[fragment] - 1);
+    return version_of_save(e, s, m->merged_in[fragment] - 1, m->merged[fragment] - 1);
 }
 
 /* Every member holds at least the versions of this checkpoint, in memory and in its saved state. False while a session
@@ -62,7 +74,7 @@ static bool all_past(const struct engine *e, const struct checkpoint_info *info)
         if (admission_is_late(e, s) && engine_snapshot_is_shorter(e, s, s->last.versions))
             continue; /* it gets another */
         for (uint32_t f = 0; f < info->n_fragments; f++) {
-            bool saved = e->ledger.done || saved_version(e, m, f) >= info->versions[f];
+            bool saved = e->ledger.done || saved_version(e, s, m, f) >= info->versions[f];
             if (s->last.versions[f] < info->versions[f] || !saved) return false;
         }
     }

@@ -310,6 +310,8 @@ static json_t *worker_json(const struct engine *e, const char *name, const struc
     json_object_set_new(o, "aside",
                         m && admission_is_aside(e, m) ? json_string(admission_aside_text(e, m, text, sizeof text))
                                                       : json_null());
+    json_object_set_new(o, "saves_every", s && s->saves.every ? json_integer(s->saves.every) : json_null());
+    json_object_set_new(o, "kill_costs_rounds", s && s->saves.every ? json_integer(s->saves.worst) : json_null());
     json_object_set_new(o, "norm_ratio", m && m->norm_ratio > 0 ? json_real(m->norm_ratio) : json_null());
     return o;
 }
@@ -379,11 +381,27 @@ static void add_pace(json_t *o, const struct engine *e, const struct engine_summ
     if (e->link_text[0]) run_status_set(o, "bottleneck", json_string(e->link_text));
 }
 
+/* What the kill of a worker costs that does not save its state each round. */
+static void note_saves(json_t *notes, const struct engine *e)
+{
+    enum { NAMED_MAX = 4 };
+    uint32_t n = 0;
+    for_each_session(e, s) {
+        if (s->saves.every <= 1 || n++ >= NAMED_MAX) continue;
+        json_array_append_new(notes, json_sprintf("%s saves its state every %u rounds: a kill costs at most %u rounds "
+                                                  "of its optimizer state",
+                                                  s->name, s->saves.every, s->saves.worst));
+    }
+    if (n > NAMED_MAX)
+        json_array_append_new(notes, json_sprintf("%u more workers do not save their state each round", n - NAMED_MAX));
+}
+
 static void add_notes(json_t *o, const struct engine *e)
 {
     json_t *notes = json_array();
     for (int i = 0; i < ENGINE_NOTES; i++)
         if (e->notes[i][0]) json_array_append_new(notes, json_string(e->notes[i]));
+    note_saves(notes, e);
     run_status_set(o, "notes", notes);
 }
 

@@ -51,6 +51,7 @@ enum rate_class rate_class_of(uint8_t type, int lane)
     case MSG_HEARTBEAT: return RATE_HEARTBEAT;
     case MSG_OFFER:
     case MSG_GET: return RATE_OBJECT;
+    case MSG_SAVES:
     case MSG_METRICS: return RATE_METRICS;
     case MSG_EVAL_RESULT: return RATE_EVAL;
     case MSG_STATUS:

@@ -26,6 +26,8 @@ from ._structs import DIMS_MAX
 OK, INVALID, REFUSED, UNREACHABLE, NONFINITE, EXHAUSTED, ORDER, NOMEM, IO, FAILED, STOPPED = range(11)
 WAITING, TRAIN, EVALUATE, DONE = range(4)
 CONTINUE, SYNC, DROPPED = range(3)
+SAVE_NONE, SAVE_HELD, SAVE_BESIDE = range(3)  # enum atoll_save
+STATE_KEEP = ctypes.c_size_t(-1).value  # ATOLL_STATE_KEEP
 CHANGES, PARAMETERS = range(2)  # enum atoll_exchange
 DECAY, MEAN = 1, 2  # flags of a tensor
 _NAME_MAX = 63
@@ -208,6 +210,9 @@ def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
         "atoll_get_info": (None, [handle, POINTER(c.Info)]),
         "atoll_theta_hash": (c_uint64, [handle]),
         "atoll_setting": (c_int, [handle, c_char_p, c_char_p, c_size_t, error]),
+        "atoll_dir": (c_char_p, [handle]),
+        "atoll_next_save": (c_int, [handle, c_uint64]),
+        "atoll_state_files": (None, [handle, c_uint64, c_uint32]),
         "atoll_leave": (None, [handle, c_char_p]),
         "atoll_abandon": (None, [handle]),
         "atoll_close": (None, [handle]),
@@ -296,6 +301,11 @@ def _check(status: int, error: c.Error) -> None:
         raise e
 
 
+def check(status: int, error: c.Error) -> None:
+    """Raises the error of a function of the library that failed."""
+    _check(status, error)
+
+
 def _raise_interrupt() -> None:
     global _interrupted
     if _interrupted:
@@ -349,7 +359,7 @@ def _memory(name: str, given: np.ndarray | int | None, n: int) -> int | None:
 class Handle:
     """struct atoll. Its methods are the functions of include/atoll.h; a failed call raises a subclass of Error.
 
-    save: returns parts (address, bytes), which stay valid until the next begin. load: takes the bytes (a view that is
+    save: returns parts (address, bytes), which stay valid until the next begin; None: not now. load: takes the bytes (a view that is
     valid during the call), or None for the state of a new run. frozen_read(i, offset, out): fills `out`, a writable
     view that is valid during the call, with the bytes from `offset` of frozen[i]; None: checkpoints do not hold them.
     theta, change: [n_params] float32 that the program lends until close, as arrays or addresses (options.theta); params
@@ -365,7 +375,7 @@ class Handle:
         dir: str | os.PathLike[str] | None,
         devices: str,
         files: Mapping[str, bytes],
-        save: Callable[[int], list[tuple[int, int]]],
+        save: Callable[[int], list[tuple[int, int]] | None],
         load: Callable[[memoryview | None], None],
         threads: int = 0,
         max_wait_s: float = 0,
@@ -424,6 +434,8 @@ class Handle:
     def _on_save(self, _ctx: object, parts: object, cap: int) -> int:
         try:
             given = self._save(cap)
+            if given is None:
+                return STATE_KEEP
             for i, (address, size) in enumerate(given):
                 parts[i].data, parts[i].size = address, size  # type: ignore[index]
             return len(given)
@@ -532,6 +544,22 @@ class Handle:
         out = ctypes.create_string_buffer(4096)
         self._call("atoll_setting", _encoded("the key", key), out, len(out))
         return out.value.decode()
+
+    def dir(self) -> str:
+        """The worker's own folder."""
+        return os.path.abspath(os.fsdecode(self._lib.atoll_dir(self._a))) if self._a else ""
+
+    def next_save(self, copies: int) -> int:
+        """What the next push, or begin, does with the state: SAVE_NONE, SAVE_HELD or SAVE_BESIDE.
+
+        copies: bytes that the program takes for a copy of its state. It waits for a save that still runs.
+        """
+        return int(self._lib.atoll_next_save(self._a, copies)) if self._a else SAVE_NONE
+
+    def state_files(self, tag: int, ranks: int) -> None:
+        """The next saved states have a file of each rank, with this tag; ranks 0: none."""
+        if self._a:
+            self._lib.atoll_state_files(self._a, tag, ranks)
 
     def leave(self, text: str) -> None:
         if self._a and os.getpid() == self._pid:

@@ -7,6 +7,7 @@
  *   api_model.c   configuration -> layout of the run; the caller's tensors in it
  *   api_status.c  errors of the library, log lines
  *   api_locale.c  the C locale during calls
+ *   api_rank.c    the files of a worker's processes in a saved state
  *   api_tokens.c  token shards */
 #ifndef WORKER_API_API_IMPL_H
 #define WORKER_API_API_IMPL_H
@@ -72,6 +73,8 @@ struct atoll {
     void *frozen_ctx;
     struct atoll_data train, val; /* sample_tokens is 1 or more */
     struct atoll_state state;
+    uint64_t state_tag; /* of the files of the ranks in the next save */
+    uint32_t state_ranks;
     char devices[WIRE_NAME_MAX];
     uint32_t threads;
 

@@ -250,6 +250,10 @@ static size_t state_parts(void *ctx, struct outer_part *parts, size_t cap)
     struct atoll *a = ctx;
     struct atoll_part given[OUTER_PARTS_MAX];
     size_t n = call_save(a, given, cap < OUTER_PARTS_MAX ? cap : OUTER_PARTS_MAX);
+    if (n == ATOLL_STATE_KEEP) {
+        log_info("this worker's newest saved state stays: its processes did not save together");
+        return 0;
+    }
     if (!n || n > cap || n > OUTER_PARTS_MAX) {
         log_error("cannot save this worker's state: the program gave no state");
         return 0;
@@ -261,6 +265,13 @@ static size_t state_parts(void *ctx, struct outer_part *parts, size_t cap)
         return 0;
     }
     return n;
+}
+
+static void state_files(void *ctx, uint64_t *tag_p, uint32_t *n_ranks_p)
+{
+    const struct atoll *a = ctx;
+    *tag_p = a->state_tag;
+    *n_ranks_p = a->state_ranks;
 }
 
 static enum status state_load(void *ctx, const uint8_t *data, size_t size)
@@ -357,7 +368,8 @@ enum status api_on_config(void *ctx, const struct msg_config *config, struct out
         model->frozen_ctx = a;
     }
     if (a->state.save && a->state.load)
-        model->inner = (struct outer_inner){.ctx = a, .parts = state_parts, .load = state_load};
+        model->inner =
+            (struct outer_inner){.ctx = a, .parts = state_parts, .load = state_load, .files = state_files};
     return STATUS_OK;
 }
 

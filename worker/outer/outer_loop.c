@@ -33,7 +33,7 @@ enum status outer_loop_create(struct outer_loop **loop_p, const struct outer_set
 void outer_loop_destroy(struct outer_loop *loop)
 {
     if (!loop) return;
-    outer_save_join(loop);
+    outer_save_finish(loop);
     outer_memory_finish(loop);
     heartbeat_finish(&loop->heartbeat);
     mem_free(loop);
@@ -240,7 +240,10 @@ void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const s
     heartbeat_on_message(&loop->heartbeat, m, now_us);
     switch (m->type) {
     case MSG_CONFIG: on_config(loop, &m->config, now_us); break;
-    case MSG_WELCOME: on_welcome(loop, &m->welcome, now_us); break;
+    case MSG_WELCOME:
+        on_welcome(loop, &m->welcome, now_us);
+        loop->save.tell = true;
+        break;
     case MSG_REFUSE: on_refuse(loop, &m->refuse, now_us); break;
     case MSG_UPLOAD: on_upload(loop, &m->upload, now_us); break;
     case MSG_ASSIGN: sync_on_assign(s, &m->assign, now_us); break;
@@ -261,6 +264,7 @@ void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const s
 void outer_loop_reconnected(struct outer_loop *loop, uint64_t now_us)
 {
     sync_reconnected(&loop->sync, now_us);
+    loop->save.tell = true;
 }
 
 void outer_loop_tick(struct outer_loop *loop, uint64_t now_us)
@@ -269,6 +273,7 @@ void outer_loop_tick(struct outer_loop *loop, uint64_t now_us)
     outer_apply_ready(loop, now_us);
     outer_save_refusal(loop, now_us);
     outer_send_due(loop, now_us);
+    outer_save_tell(loop);
     update_heartbeat(loop);
 }
 
@@ -397,7 +402,7 @@ void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
     if (!sync_wants_training(&loop->sync)) return;
     bool new_round = loop->sync.round == SYNC_NO_ROUND;
     sync_train_begin(&loop->sync, now_us);
-    assert(!loop->save.running || loop->live);
+    assert(!loop->save.running || outer_save_is_beside(loop));
     sync_segment_task(&loop->sync, &loop->segment);
     if (new_round && loop->reset_inner) outer_reset_inner_opt(loop);
     outer_segment_begin(loop, new_round);
@@ -459,15 +464,17 @@ enum status outer_loop_metrics(struct outer_loop *loop, const struct msg_metrics
 void outer_loop_leave(struct outer_loop *loop, const char *text, uint64_t now_us)
 {
     const struct sync *s = &loop->sync;
-    outer_save_join(loop);
+    outer_save_finish(loop);
     bool training = s->state == WORKER_TRAINING || (s->round != SYNC_NO_ROUND && !sync_all_sent(s));
     /* An abandoned step of ddp changed no state: it can be saved as the end of the previous round. */
     bool whole = !training || (loop->configured && loop->model.config->train.method == METHOD_DDP);
     uint64_t round = s->round != SYNC_NO_ROUND && !training ? s->round : s->last_round;
     bool boundary = loop->configured && s->holds && whole && round != SYNC_NO_ROUND;
-    if (boundary && loop->save.saved_round != round && loop->model.config->checkpoint.worker_every) {
+    if (boundary && loop->save.saved_round != round && config_worker_every(loop->model.config)) {
+        loop->save.pace.asked = true; /* no copy: nothing changes the state now */
+        loop->save.pace.beside = false;
         outer_save_begin(loop, round, now_us);
-        outer_save_join(loop);
+        outer_save_finish(loop);
     }
     sync_leave(&loop->sync, text, now_us);
     outer_loop_tick(loop, now_us);

@@ -51,6 +51,9 @@ struct outer_inner {
     size_t (*parts)(void *ctx, struct outer_part *parts, size_t cap);
     /* Restores the concatenation of these parts. NULL, 0: resets the state to that of a new run. */
     enum status (*load)(void *ctx, const uint8_t *data, size_t size);
+    /* After parts: the files that the program's processes write themselves for this state (worker/outer/rank_file.h).
+     * *n_ranks_p 0: none. NULL: never any. */
+    void (*files)(void *ctx, uint64_t *tag_p, uint32_t *n_ranks_p);
 };
 
 enum { OUTER_PARTS_MAX = 4096 }; /* a part for each tensor of an inner optimizer */
@@ -121,15 +124,17 @@ struct outer_setup {
 
     /* Storage of the worker's state; save_begin NULL: none. One save at a time.
      * save_begin starts to write a state: head (saved_state_head), then body[n]. It atomically replaces the newest
-     * saved state and keeps the previous one. It may run in another thread: state, body and their bytes stay unchanged
-     * until save_poll returns its result. save_poll returns the result of the save. AGAIN: still running (never if
-     * `wait`); OK also if none is running. load returns the newest state (age 0) or the previous one (age 1); NOTFOUND:
-     * none. release ends a load. */
+     * saved state and keeps the previous one, after the files of its ranks are durable. It may run in another thread:
+     * state, body and their bytes stay unchanged until save_poll returns its result. save_poll returns the result of
+     * the save. AGAIN: still running (never if `wait`); OK also if none is running. load returns the newest state (age
+     * 0) or the previous one (age 1); NOTFOUND: none. release ends a load. has_files checks the files of the ranks of a
+     * loaded state; NULL: there are none. */
     void *storage_ctx;
     void (*save_begin)(void *ctx, const struct saved_state *state, const struct outer_part *body, size_t n);
     enum status (*save_poll)(void *ctx, bool wait, struct err *err);
     enum status (*load)(void *ctx, int age, const uint8_t **data_p, size_t *size_p, struct err *err);
     void (*release)(void *ctx, const uint8_t *data, size_t size);
+    enum status (*has_files)(void *ctx, uint64_t tag, uint32_t n_ranks, struct err *err);
 
     /* Clock in microseconds, for the timings in METRICS only; NULL: all timings are 0. */
     uint64_t (*stopwatch_us)(void);
@@ -213,6 +218,16 @@ bool outer_loop_computing(const struct outer_loop *loop);
  * thread computes, outer_loop_on_message (except for CONFIG, UPLOAD and WELCOME) and outer_loop_tick then call neither
  * the host's functions nor the device. */
 bool outer_loop_exchanges(const struct outer_loop *loop);
+/* What the end of the running segment (outer_loop_train_done), or the beginning of the wanted one, does with the state
+ * of the inner optimizer. Waits for a save that still runs.
+ *   - NONE: nothing.
+ *   - HELD: saves it. The parts stay unchanged until training begins; the last byte of the delta waits for the save.
+ *   - BESIDE: saves a copy while training goes on. `bytes`: memory that the program takes for a copy of its own. Without
+ *     room for all copies the answer is HELD, and with train.overlap BESIDE. */
+enum outer_next_save { OUTER_SAVE_NONE, OUTER_SAVE_HELD, OUTER_SAVE_BESIDE };
+enum outer_next_save outer_loop_next_save(struct outer_loop *loop, uint64_t bytes);
+/* Rounds between two saves now; 0: never. *worst_p: a kill costs at most the training of so many rounds. */
+uint64_t outer_loop_save_every(const struct outer_loop *loop, uint64_t *worst_p);
 /* `step` inner steps are done; the last one took step_us. */
 void outer_loop_train_step(struct outer_loop *loop, uint32_t step, uint64_t step_us);
 

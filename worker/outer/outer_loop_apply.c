@@ -243,7 +243,7 @@ static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t no
     struct codec_view view;
     uint64_t started = outer_stopwatch(loop), took;
     enum worker_state state = loop->sync.state;
-    assert(!loop->save.running || loop->live); /* without a copy the save reads theta */
+    assert(!loop->save.running || outer_save_is_beside(loop)); /* without a copy the save reads theta */
     const char *error = open_update(loop, i, &u, &view);
     if (error) {
         damaged(loop, i, error, now_us);

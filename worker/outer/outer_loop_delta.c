@@ -337,7 +337,7 @@ void outer_send_at_start(struct outer_loop *loop, uint64_t now_us)
 enum status outer_loop_train_done(struct outer_loop *loop, const struct outer_result *result, uint64_t now_us)
 {
     if (!loop->sync.computing) return STATUS_OK; /* the round was revoked */
-    assert(loop->sync.round != SYNC_NO_ROUND && (!loop->save.running || loop->live));
+    assert(loop->sync.round != SYNC_NO_ROUND && (!loop->save.running || outer_save_is_beside(loop)));
     uint64_t round = loop->sync.round, started = outer_stopwatch(loop);
     enum status status = result->loss_unknown || isfinite(result->loss_sum) ? STATUS_OK : STATUS_NONFINITE;
     /* What is not sent now is trained on, and sent later. */

@@ -6,7 +6,9 @@
  *   outer_segment.c     segments of a round: trained parameters and updates
  *   outer_loop_memory.c allocation when the layout is known
  *   outer_initial.c     the initial model as bytes
- *   outer_save.c        save and restore of the worker's state */
+ *   outer_save.c        saves the worker's state
+ *   outer_save_pace.c   how often, and whether beside the training
+ *   outer_restore.c     loads it */
 #ifndef WORKER_OUTER_LOOP_IMPL_H
 #define WORKER_OUTER_LOOP_IMPL_H
 
@@ -52,19 +54,37 @@ struct outer_window {
     bool loss_unknown;
 };
 
+/* checkpoint.worker_every auto: how often the worker saves, by what saves cost. */
+struct outer_pace {
+    uint64_t every;           /* rounds between saves; 0: not yet chosen, as 1 */
+    uint64_t round, begun_us; /* of the save before; begun_us 0: there is none */
+    uint64_t copy_us;         /* that the copies of the last save took */
+    uint64_t save_us;         /* from the begin of the last save to its end */
+    uint64_t round_us;        /* of the rounds between the last two saves */
+    uint32_t slow, quick;     /* saves in a row that held up rounds; that would not, each round */
+    bool asked;               /* outer_loop_next_save has answered for the next save: `beside` */
+    bool beside;
+};
+
 /* The newest save. */
 struct outer_save {
     bool running;
     uint64_t round;       /* round of the deltas in it */
     uint64_t saved_round; /* round of the newest save on disk; SYNC_NO_ROUND: none */
     uint64_t bytes;
+    uint64_t begun_us;   /* when it began */
     uint64_t look_us;    /* time of the next poll */
     uint64_t alone_us;   /* since when only the save delays the round; UINT64_MAX: something else does */
     uint64_t held_up_us; /* how long only the save delayed the round */
     bool failed;         /* logged once */
-    uint8_t *copy;       /* [copy_cap], with overlap: the bytes that are being saved, while training goes on */
+    uint8_t *copy;       /* [copy_cap]: the bytes that are being saved beside the training */
     size_t copy_cap;
-    bool slow; /* logged once */
+    bool beside;    /* the save has a copy: training goes on during it */
+    bool held_back; /* deltas wait for the save that runs */
+    bool slow;      /* logged once */
+    bool told;      /* the first line of checkpoint.worker_every auto */
+    bool tell;      /* send SAVES */
+    struct outer_pace pace;
 };
 
 struct outer_loop {
@@ -187,9 +207,22 @@ bool outer_save_due(const struct outer_loop *loop, uint64_t round);
  * payloads. Updates, training and the last byte of each delta wait for outer_save_tick (sync_unsaved). Code that
  * changes this memory before then calls outer_save_join first. A failure is logged, and the run continues. */
 void outer_save_begin(struct outer_loop *loop, uint64_t round, uint64_t now_us);
+/* A save that training and updates need not wait for: one with a copy. */
+static inline bool outer_save_is_beside(const struct outer_loop *loop)
+{
+    return loop->live || loop->save.beside;
+}
+/* Whether the next save has a copy of `bytes`, beside `more` bytes of the program's. */
+bool outer_save_goes_beside(const struct outer_loop *loop, uint64_t bytes, uint64_t more);
+/* A save is over at now_us; begun_us: its begin. Chooses the number of rounds between saves. */
+void outer_save_measured(struct outer_loop *loop, uint64_t now_us);
+/* Sends SAVES if the coordinator does not know yet how often the worker saves. */
+void outer_save_tell(struct outer_loop *loop);
 /* Polls a running save; ends sync_unsaved when it is over. */
 void outer_save_tick(struct outer_loop *loop, uint64_t now_us);
 /* Waits until a running save has ended. */
+void outer_save_finish(struct outer_loop *loop);
+/* Waits until no running save reads theta, residuals, the inner optimizer or payloads: they are about to change. */
 void outer_save_join(struct outer_loop *loop);
 /* Saves the state again without its delta if that delta was refused: after a restart it could pass for the delta of a
  * later assignment of the same round. Call it before a heartbeat reports READY. */

@@ -100,7 +100,7 @@ enum status outer_memory_bytes(struct replica_outer *out, const struct config *c
     out->base = based ? theta : 0;
     out->host.anchor = theta + out->base + (overlaps ? theta : 0); /* with overlap: the trained parameters */
     out->host.residual = feedback ? theta : 0;
-    if (overlaps && config->checkpoint.worker_every) /* payloads are part of the messages, too */
+    if (overlaps && config_worker_every(config)) /* payloads are part of the messages, too */
         out->saved = out->host.anchor + out->host.residual + out->host.messages;
     out->inbox = min_u64(SYNC_ARRIVING_MOST, theta + out->host.messages);
     out->host.messages += (copies ? largest * sizeof(float) : 0) + READ_BYTES;

@@ -10,12 +10,15 @@
 #include "common/base/hash.h"
 #include "common/base/thread.h"
 #include "common/os/fileio.h"
+#include "worker/outer/rank_board.h"
+#include "worker/outer/rank_file.h"
 
 enum { WRITE_BYTES = 1 << 20 }; /* checksummed in cache, then written */
 
 void state_dir_init(struct state_dir *d, const char *folder)
 {
     memset(d, 0, sizeof *d);
+    snprintf(d->folder, sizeof d->folder, "%s", folder);
     snprintf(d->current, sizeof d->current, "%s/state.bin", folder);
     snprintf(d->previous, sizeof d->previous, "%s/state.old.bin", folder);
     snprintf(d->spare, sizeof d->spare, "%s/state.spare.bin", folder);
@@ -69,11 +72,15 @@ static enum status write_state(struct state_dir *d, struct err *err)
     enum status status;
     if (!file_exists(d->spare)) rename(d->passing, d->spare); /* left by a killed save, if any */
     TRY(file_out_open_spare(&out, d->current, d->spare, err));
+    (void)file_out_direct(&out);
     TRY_GOTO(write_parts(d, &out, err), err_abort);
     TRY_GOTO(file_out_sync(&out, err), err_abort);
+    if (d->state->n_ranks)
+        TRY_GOTO(rank_board_wait(d->folder, d->state->tag, d->state->n_ranks, err), err_abort);
     TRY_GOTO(rotate_files(d, err), err_abort);
     TRY_GOTO(file_out_commit(&out, err), err_abort);
     rename(d->passing, d->spare);
+    rank_files_sweep(d->folder, d->state->n_ranks);
     return STATUS_OK;
 err_abort:
     file_out_abort(&out);
@@ -130,6 +137,12 @@ static enum status state_dir_load(void *ctx, int age, const uint8_t **data_p, si
     return STATUS_OK;
 }
 
+static enum status state_dir_has_files(void *ctx, uint64_t tag, uint32_t n_ranks, struct err *err)
+{
+    const struct state_dir *d = ctx;
+    return rank_files_check(d->folder, tag, n_ranks, err);
+}
+
 static void state_dir_release(void *ctx, const uint8_t *data, size_t size)
 {
     (void)ctx;
@@ -144,4 +157,5 @@ void state_dir_attach(struct state_dir *d, struct outer_setup *setup)
     setup->save_poll = save_poll;
     setup->load = state_dir_load;
     setup->release = state_dir_release;
+    setup->has_files = state_dir_has_files;
 }

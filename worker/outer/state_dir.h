@@ -3,7 +3,8 @@
  *   state.old.bin    the previous one
  *   state.spare.bin  overwritten by the next save, then renamed to state.bin
  * From the third save on, a save needs no additional disk space: a full disk loses no state. Each save runs in a thread
- * of its own. */
+ * of its own, and writes past the page cache if the file system can. Beside them are the files of the ranks
+ * (worker/outer/rank_file.h). */
 #ifndef WORKER_STATE_DIR_H
 #define WORKER_STATE_DIR_H
 
@@ -16,6 +17,7 @@
 #include "worker/outer/worker_state.h"
 
 struct state_dir {
+    char folder[CONFIG_PATH_MAX];
     char current[CONFIG_PATH_MAX + 32], previous[CONFIG_PATH_MAX + 32];
     char spare[CONFIG_PATH_MAX + 32], passing[CONFIG_PATH_MAX + 32];
 

@@ -12,7 +12,8 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the body holds floats in memory order");
 
-enum { FORMAT = 1, CRC_AT = 16 };
+/* A state without files of ranks is written in format 1. */
+enum { FORMAT_FILES = 2, CRC_AT = 16 };
 
 /* What precedes the state. */
 struct prefix {
@@ -69,7 +70,13 @@ static const struct field state_fields[] = {
     LIST(saved_state, f, n_fragments, fragment_fields, LAYOUT_FRAGMENTS_MAX),
     END,
 };
-const struct field_part saved_state_parts[] = {{"prefix", prefix_fields}, {"state", state_fields}, {0}};
+static const struct field files_fields[] = {
+    U64(saved_state, tag),
+    COUNT(saved_state, n_ranks, 1, SAVED_RANKS_MAX),
+    END,
+};
+const struct field_part saved_state_parts[] = {
+    {"prefix", prefix_fields}, {"state", state_fields}, {"format 2: files of ranks", files_fields}, {0}};
 
 static uint32_t head_crc(const uint8_t *head, size_t size)
 {
@@ -87,14 +94,16 @@ static size_t padded(size_t size)
 
 size_t saved_state_head(const struct saved_state *s, uint64_t body_size, uint32_t body_crc, uint8_t *dst)
 {
-    struct prefix prefix = {MAGIC, FORMAT, 0, 0, body_crc, body_size};
-    size_t fixed = fields_size(prefix_fields, &prefix), size = padded(fixed + fields_size(state_fields, s));
+    struct prefix prefix = {MAGIC, s->n_ranks ? FORMAT_FILES : 1, 0, 0, body_crc, body_size};
+    size_t fixed = fields_size(prefix_fields, &prefix);
+    size_t size = padded(fixed + fields_size(state_fields, s) + (s->n_ranks ? fields_size(files_fields, s) : 0));
     struct writer w = writer_of(dst, SAVED_HEAD_MAX);
     assert(size <= SAVED_HEAD_MAX);
     prefix.head_size = (uint32_t)size;
     memset(dst, 0, size);
     fields_put(prefix_fields, &prefix, &w);
     fields_put(state_fields, s, &w);
+    if (s->n_ranks) fields_put(files_fields, s, &w);
     prefix.crc = head_crc(dst, size);
     w.pos = 0;
     fields_put(prefix_fields, &prefix, &w);
@@ -102,30 +111,32 @@ size_t saved_state_head(const struct saved_state *s, uint64_t body_size, uint32_
     return size;
 }
 
-static void read_head(struct saved_state *s, struct reader *r)
+static void read_head(struct saved_state *s, uint32_t format, struct reader *r)
 {
     struct msg_assign *t = &s->task;
     fields_read(state_fields, s, r);
+    if (format == FORMAT_FILES) fields_read(files_fields, s, r);
     t->lr = t->epoch = NAN;
     t->n_fragments = s->n_fragments;
     for (uint32_t i = 0; !r->bad && i < s->n_fragments; i++) t->versions[i] = s->f[i].assigned;
     if (s->in_round && !(t->steps && s->step <= t->steps && t->n_ranges)) reader_fail(r);
 }
 
-/* Decodes the head; checks its CRC and the file's length. */
-static enum status decode_head(struct saved_state *s, const uint8_t *data, size_t size, struct prefix *p,
-                               struct err *err)
+/* Decodes the head of a file of `size` bytes, whose first `have` are in data; checks its CRC and the file's length. */
+static enum status decode_head(struct saved_state *s, const uint8_t *data, size_t have, uint64_t size,
+                               struct prefix *p, struct err *err)
 {
-    struct reader r = reader_of(data, size);
+    struct reader r = reader_of(data, have);
     memset(s, 0, sizeof *s);
     fields_get(prefix_fields, p, &r);
     if (p->magic != MAGIC) return err_set(err, STATUS_CORRUPT, "not a worker state file");
-    if (p->format != FORMAT)
-        return err_set(err, STATUS_UNSUPPORTED, "format version %u, this program reads version %d", p->format, FORMAT);
-    if (r.bad || p->head_size > size || p->head_size < r.pos || p->body_size != size - p->head_size)
+    if (p->format != 1 && p->format != FORMAT_FILES)
+        return err_set(err, STATUS_UNSUPPORTED, "format version %u, this program reads version %d", p->format,
+                       FORMAT_FILES);
+    if (r.bad || p->head_size > have || p->head_size < r.pos || p->body_size != size - p->head_size)
         return err_set(err, STATUS_CORRUPT, "truncated file");
     if (p->crc != head_crc(data, p->head_size)) return err_set(err, STATUS_CORRUPT, "head does not match its checksum");
-    read_head(s, &r);
+    read_head(s, p->format, &r);
     if (r.bad || p->head_size != padded(r.pos)) return err_set(err, STATUS_CORRUPT, "malformed head");
     return STATUS_OK;
 }
@@ -133,13 +144,20 @@ static enum status decode_head(struct saved_state *s, const uint8_t *data, size_
 enum status saved_state_peek(struct saved_state *s, const uint8_t *data, size_t size, struct err *err)
 {
     struct prefix prefix;
-    return decode_head(s, data, size, &prefix, err);
+    return decode_head(s, data, size, size, &prefix, err);
+}
+
+enum status saved_state_peek_head(struct saved_state *s, const uint8_t *data, size_t have, uint64_t size,
+                                  struct err *err)
+{
+    struct prefix prefix;
+    return decode_head(s, data, have, size, &prefix, err);
 }
 
 enum status saved_state_decode(struct saved_state *s, const uint8_t *data, size_t size, struct err *err)
 {
     struct prefix prefix;
-    TRY(decode_head(s, data, size, &prefix, err));
+    TRY(decode_head(s, data, size, size, &prefix, err));
     const uint8_t *body = data + prefix.head_size;
     struct reader r = reader_of(body, prefix.body_size);
     uint64_t count = 0;

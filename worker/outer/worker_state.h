@@ -5,7 +5,10 @@
  *
  * The head is saved_state_parts (docs/recovery.md), then zeros up to a
  * multiple of 64 bytes. The body is theta, trained parameters, base, residual (if present), all fp32 in fragment order;
- * inner optimizer; payloads in fragment order. */
+ * inner optimizer; payloads in fragment order.
+ *
+ * A worker of several processes also has a file of each of its ranks (worker/outer/rank_file.h). The head then names
+ * them by their tag: this file is only complete with them. */
 #ifndef WORKER_WORKER_STATE_H
 #define WORKER_WORKER_STATE_H
 
@@ -46,6 +49,8 @@ struct saved_state {
     uint32_t step;
     struct msg_assign task; /* decode sets lr and epoch to NaN, and versions to those of f */
     struct saved_fragment f[LAYOUT_FRAGMENTS_MAX];
+    uint64_t tag;     /* of the files of the ranks */
+    uint32_t n_ranks; /* that have one; 0: none */
 
     /* Set by saved_state_decode; they point into its input. */
     const float *theta, *live, *base, *residual;  /* [n_params]; NULL if absent, never theta */
@@ -53,6 +58,7 @@ struct saved_state {
     const uint8_t *payload[LAYOUT_FRAGMENTS_MAX]; /* NULL: none pending */
 };
 
+enum { SAVED_RANKS_MAX = 4096 };
 enum { SAVED_HEAD_MAX = 1 << 14 }; /* more than the head of LAYOUT_FRAGMENTS_MAX fragments */
 
 extern const struct field_part saved_state_parts[]; /* of the head */
@@ -63,6 +69,9 @@ extern const struct field_part saved_state_parts[]; /* of the head */
 size_t saved_state_head(const struct saved_state *s, uint64_t body_size, uint32_t body_crc, uint8_t *dst);
 /* Decodes only the head, for the run id. Errors as saved_state_decode. */
 enum status saved_state_peek(struct saved_state *s, const uint8_t *data, size_t size, struct err *err) MUST_CHECK;
+/* The same from the first `have` bytes of a file of `size` bytes; SAVED_HEAD_MAX suffice. */
+enum status saved_state_peek_head(struct saved_state *s, const uint8_t *data, size_t have, uint64_t size,
+                                  struct err *err) MUST_CHECK;
 /* Decodes the file and checks both CRCs. data[size] is aligned to 4 bytes, and *s points into it. CORRUPT (err says
  * why), UNSUPPORTED (another format version). */
 enum status saved_state_decode(struct saved_state *s, const uint8_t *data, size_t size, struct err *err) MUST_CHECK;

@@ -264,6 +264,9 @@ bool sync_is_sent(const struct sync *s, uint32_t fragment);
 /* The last delta of the round is made at the step that the round has reached; all of them are made. */
 bool sync_is_last_sent(const struct sync *s);
 bool sync_all_sent(const struct sync *s);
+/* The running segment, or the beginning of the round that is wanted, ends with a sync point. *last_p: of the round's
+ * last delta. */
+bool sync_sends_next(const struct sync *s, bool *last_p);
 /* The round has reached the apply point of the fragment. */
 bool sync_is_applied(const struct sync *s, uint32_t fragment);
 /* Continues a round after a restart: `step` steps of `task` are done. Call sync_work_ready afterwards. */

@@ -112,6 +112,24 @@ bool sync_all_sent(const struct sync *s)
     return last_sent(s) <= s->step;
 }
 
+bool sync_sends_next(const struct sync *s, bool *last_p)
+{
+    uint32_t last = 0, reached = s->computing ? s->step + s->segment : 0;
+    bool any = false;
+    *last_p = false;
+    if (!s->computing && !(s->has_task && s->state == WORKER_READY)) return false;
+    const struct msg_assign *task = s->computing ? &s->current : &s->task;
+    bool whole = !s->config || sync_points_whole(s->config, task->step0, task->step_rate, task->steps);
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        struct sync_points p = {task->steps, task->steps};
+        if (s->config) p = sync_points_of(s->config, i, s->n_fragments, task->steps, whole);
+        any = any || p.sent == reached;
+        if (p.sent > last) last = p.sent;
+    }
+    *last_p = any && last == reached;
+    return any;
+}
+
 bool sync_is_applied(const struct sync *s, uint32_t fragment)
 {
     return s->points[fragment].applied <= s->step;

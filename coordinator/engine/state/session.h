@@ -54,6 +54,7 @@ struct session {
     uint64_t before;   /* id of the session it replaced; 0: none */
     uint32_t times;    /* number of short-lived sessions in a row before this one */
     struct msg_heartbeat last;        /* zeros before the first heartbeat */
+    struct msg_saves saves;           /* zeros: it did not say how often it saves */
     bool beating;                     /* a heartbeat has arrived */
     bool silent;                      /* its silence was logged */
     bool closed;                      /* its control connection is closed, and no message has arrived since */

@@ -71,6 +71,10 @@ class Rounds:
                 else "the run was joined with another training set: give atoll.batches the one that it trains on"
             )
 
+    def close_state(self) -> None:
+        """Completes what this rank writes of a saved state."""
+        self._state.close()
+
     def close(self) -> None:
         """The worker has left the run."""
         self.handle = None
@@ -153,7 +157,7 @@ class Rounds:
                 self._join()
                 joined = True
             done = self._wait_for_round()
-            self._share_state()
+            self._state.share(self._ranks)
             if not done:
                 self._take_round(dropped)
             self._model.follow()
@@ -169,10 +173,10 @@ class Rounds:
         """Hands the parameters of the round to the library; True: the round was dropped."""
         self._model.follow()
         self._check_ranks()
-        self._state.gather(self._ranks)
         if self._ranks.call(lambda: self._is_wanted(lost)) == b"dropped":
             return True
         self._model.put()
+        self._state.prepare(self._ranks, self.handle)
         return self._ranks.call(self._push_rank0) == b"dropped"
 
     def _is_wanted(self, lost: bool) -> bytes:
@@ -206,6 +210,7 @@ class Rounds:
     def _join(self) -> None:
         self._schedules.note_initial()
         self._state.note_initial()
+        self._state.open(self._ranks, self.handle)
         self._joined_with = describe(self.train)
         if self.handle:
             self.handle.set_data(self._joined_with, describe(self.val) if self.evaluate else _lib.Data())
@@ -235,23 +240,15 @@ class Rounds:
             self._next_line = 2 * waited
         return event
 
-    def _share_state(self) -> None:
-        """A state that was restored, or reset, on rank 0 goes to the other ranks, with what each of them had alone."""
-        if self._ranks.size == 1:
-            return
-        changed, self._state.changed = self._state.changed, False
-        data = self._ranks.call(lambda: self._state.copy() if changed else b"")
-        if data and self._ranks.rank:
-            self._state.load(data)
-            self._state.load_rank(self._ranks.rank)
-
     def _take_round(self, dropped: bool) -> None:
+        self._state.prepare(self._ranks, self.handle)
         r = self.handle.begin() if self.handle else self.round
         whole = self._ranks.numbers([r.round, r.steps, r.step_samples, r.worker])
         real = np.frombuffer(self._ranks.bytes(np.array([r.position, r.position_rate, r.lr, r.epoch]).tobytes()))
         position, rate, lr, epoch = (float(v) for v in real)
         self.round = _lib.Round(whole[0], whole[1], whole[2], position, rate, whole[3], lr, epoch)
         self.steps = 0
+        self._state.begun()
         self._tally.begin_round()
         if not self.lasting:
             self._check_every()

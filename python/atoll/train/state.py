@@ -1,338 +1,35 @@
-"""The program's own state as bytes: inner optimizer, schedulers, random numbers.
+"""The program's own state in saved states: inner optimizer, schedulers, random numbers; of each process its part.
 
-Format: the magic, the length of a JSON header (8 bytes, little-endian), the header, then the raw bytes of all arrays.
-In the header a JSON object has one key, the kind of the value: {"map": {...}}, {"pairs": [[k, v], ...]},
-{"tuple": [...]}, {"counter": [[k, v], ...]}, {"bytes": [offset, size]}, "torch", "numpy" or "scalar": [dtype, shape,
-offset, size], {"dtype": name}, and {"subclass": [module, class, {name: tensor}, context, shape, stride]} for a subclass
-of Tensor that PyTorch can take apart. Numbers, texts, lists, true, false and null stand for themselves. Reading calls
-nothing but __tensor_unflatten__ of classes that the program has imported.
+A worker of one process gives its state to the library, in one piece. With several processes on one host each one writes
+a file of its own (saved/files.py), and the library's file names them by a tag. Processes on other hosts send their part
+to rank 0.
 """
 
 from __future__ import annotations
 
-import collections
 import ctypes
-import json
-import math
-import random
-import sys
+import logging
+import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
+from .. import _lib
+from ..units import bytes_text
+from .ranks import Ranks
 from .sampled import digest
+from .saved.files import RankFile, is_shared, reading
+from .saved.objects import Object, get_random, set_random
+from .saved.reshard import merged
+from .saved.values import Reader, Writer, check_tensor, is_plain, is_shard, on_host, read, torch_module, write
 
-MAGIC = b"ATOLLST1"
-_SMALL = 1 << 16  # arrays up to this size are copied together, so that there are few parts
+__all__ = ["State", "Writer", "check_tensor", "get_random", "is_plain", "read", "set_random", "write"]
 
-_NUMPY_KINDS = "biufc"
-_TORCH_TYPES = (
-    "float32 float64 float16 bfloat16 uint8 int8 int16 int32 int64 bool complex64 complex128 "
-    "float8_e4m3fn float8_e5m2 uint16 uint32 uint64"
-).split()
+logger = logging.getLogger("atoll")
 
-
-def _torch() -> Any:
-    """torch, if the program uses it: this file never imports it."""
-    return sys.modules.get("torch")
-
-
-def is_plain(value: Any) -> bool:
-    """A tensor whose memory holds its values. Subclasses keep theirs elsewhere, also where they have an address."""
-    kind = type(value)
-    return kind.__module__.split(".")[0] == "torch" and kind.__name__ in ("Tensor", "Parameter", "Buffer")
-
-
-def check_tensor(value: Any, where: str) -> None:
-    """Raises TypeError for a tensor that cannot be saved; `where` names it."""
-    torch = _torch()
-    if type(value).__name__ == "DTensor" or value.layout != torch.strided:
-        raise TypeError(f"{where} is a {type(value).__name__} of {value.dtype}: atoll saves whole, dense tensors")
-    if not is_plain(value):
-        if not (hasattr(value, "__tensor_flatten__") and hasattr(type(value), "__tensor_unflatten__")):
-            raise TypeError(
-                f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which has no __tensor_flatten__: "
-                "atoll cannot save it, so use an optimizer whose state is plain tensors"
-            )
-    elif str(value.dtype).removeprefix("torch.") not in _TORCH_TYPES:
-        raise TypeError(f"{where} is a tensor of {value.dtype}, which atoll cannot save")
-
-
-class Writer:
-    """Turns values into parts. Large CPU arrays are not copied: `parts` point into them, and `keep` holds them."""
-
-    def __init__(self, stage: Callable[[int, Any], Any] | None = None) -> None:
-        """stage(number, tensor): a finished copy in host memory of a tensor that is on a device."""
-        self._stage = stage or (lambda _number, tensor: tensor.detach().cpu())
-        self._size, self._small, self._staged = 0, bytearray(), 0
-        self._order: list[tuple[int, int] | int] = []  # a large array, or a length in _small
-        self.keep: list[Any] = []
-
-    def _add(self, address: int, size: int) -> list[int]:
-        offset = self._size
-        self._size += size
-        if size <= _SMALL:
-            self._small += ctypes.string_at(address, size)
-            if self._order and isinstance(self._order[-1], int):
-                self._order[-1] += size
-            else:
-                self._order.append(size)
-        else:
-            self._order.append((address, size))
-        return [offset, size]
-
-    def _array(self, value: Any, where: str) -> Any:
-        kind = "numpy" if isinstance(value, np.ndarray) else "scalar"
-        if value.dtype.kind not in _NUMPY_KINDS:
-            raise TypeError(f"{where} is an array of {value.dtype}: atoll saves arrays of numbers")
-        array = np.ascontiguousarray(value)  # at least one dimension
-        self.keep.append(array)
-        return {kind: [array.dtype.str, list(value.shape), *self._add(array.ctypes.data, array.nbytes)]}
-
-    def _subclass(self, value: Any, where: str) -> Any:
-        names, context = value.__tensor_flatten__()
-        inner = {name: self.value(getattr(value, name), f"{where}.{name}") for name in names}
-        kind = type(value)
-        shape, stride = list(value.shape), list(value.stride())
-        return {"subclass": [kind.__module__, kind.__qualname__, inner, self.value(context, where), shape, stride]}
-
-    def _tensor(self, value: Any, where: str) -> Any:
-        check_tensor(value, where)
-        if not is_plain(value):
-            return self._subclass(value, where)
-        kind, tensor = str(value.dtype).removeprefix("torch."), value.detach()
-        if tensor.device.type != "cpu":
-            tensor, self._staged = self._stage(self._staged, tensor), self._staged + 1
-        tensor = tensor.contiguous()
-        self.keep.append(tensor)
-        size = tensor.numel() * tensor.element_size()
-        return {"torch": [kind, list(value.shape), *self._add(tensor.data_ptr() if size else 0, size)]}
-
-    def value(self, value: Any, where: str) -> Any:
-        """The JSON form of a value; `where` names it in errors. Raises TypeError for what cannot be saved."""
-        torch = _torch()
-        if value is None or isinstance(value, (bool, int, float, str)) and type(value).__module__ == "builtins":
-            return value
-        if torch and isinstance(value, torch.Tensor):
-            return self._tensor(value, where)
-        if torch and isinstance(value, torch.dtype):
-            return {"dtype": str(value).removeprefix("torch.")}
-        if isinstance(value, (np.ndarray, np.generic)):
-            return self._array(value, where)
-        if isinstance(value, list):
-            return [self.value(v, f"{where}[{i}]") for i, v in enumerate(value)]
-        if isinstance(value, tuple):
-            return {"tuple": [self.value(v, f"{where}[{i}]") for i, v in enumerate(value)]}
-        if isinstance(value, dict):
-            pairs = [(k, self.value(v, f"{where}[{k!r}]")) for k, v in value.items()]
-            if isinstance(value, collections.Counter):
-                return {"counter": [list(p) for p in pairs]}
-            if all(type(k) is str for k in value):
-                return {"map": dict(pairs)}
-            if all(type(k) in (str, int, float, bool) for k in value):
-                return {"pairs": [list(p) for p in pairs]}
-        if isinstance(value, (bytes, bytearray)):
-            held = (ctypes.c_ubyte * len(value)).from_buffer_copy(value)
-            self.keep.append(held)
-            return {"bytes": self._add(ctypes.addressof(held), len(value))}
-        raise TypeError(
-            f"{where} is of type {type(value).__name__}: atoll saves numbers, texts, lists, dicts, arrays and tensors"
-        )
-
-    def parts(self, header: Any, cap: int = 1 << 30) -> list[tuple[int, int]]:
-        """[<= cap] (address, size) of all bytes in order; they stay valid as long as this object lives."""
-        text = json.dumps(header).encode()
-        head = ctypes.create_string_buffer(MAGIC + len(text).to_bytes(8, "little") + text)
-        small = (ctypes.c_char * max(1, len(self._small))).from_buffer(self._small or bytearray(1))
-        self.keep += [head, small]
-        out, at = [(ctypes.addressof(head), len(head) - 1)], 0
-        for item in self._order:
-            if isinstance(item, int):
-                out.append((ctypes.addressof(small) + at, item))
-                at += item
-            elif item[1]:
-                out.append(item)
-        if len(out) > cap:  # too many for the library: the last ones become one copy
-            rest = b"".join(ctypes.string_at(*part) for part in out[cap - 1 :])
-            joined = ctypes.create_string_buffer(rest, len(rest))
-            self.keep.append(joined)
-            out[cap - 1 :] = [(ctypes.addressof(joined), len(rest))]
-        return out
-
-
-class _Reader:
-    def __init__(self, data: memoryview) -> None:
-        if bytes(data[:8]) != MAGIC or len(data) < 16:
-            raise ValueError("it is not a state of this version of atoll")
-        length = int.from_bytes(data[8:16], "little")
-        if length > len(data) - 16:
-            raise ValueError("it is cut off")
-        self.header = json.loads(bytes(data[16 : 16 + length]))
-        self._blobs = data[16 + length :]
-
-    def _bytes(self, offset: int, size: int) -> memoryview:
-        if not (isinstance(offset, int) and isinstance(size, int) and 0 <= offset <= offset + size <= len(self._blobs)):
-            raise ValueError("an array lies outside of the data")
-        return self._blobs[offset : offset + size]
-
-    def _torch_value(self, kind: str, shape: list[int], offset: int, size: int) -> Any:
-        torch = _torch()
-        if not torch or kind not in _TORCH_TYPES:
-            raise ValueError(f"it holds a torch tensor of {kind}")
-        dtype = getattr(torch, kind)
-        if min(shape, default=0) < 0 or math.prod(shape) * torch.empty(0, dtype=dtype).element_size() != size:
-            raise ValueError("an array has another size than its shape")
-        tensor = torch.empty(shape, dtype=dtype)
-        if size:
-            ctypes.memmove(tensor.data_ptr(), np.frombuffer(self._bytes(offset, size), np.uint8).ctypes.data, size)
-        return tensor
-
-    def _subclass_value(
-        self, module: str, name: str, inner: Any, context: Any, shape: list[int], stride: list[int]
-    ) -> Any:
-        torch = _torch()
-        kind: Any = sys.modules.get(module)
-        for part in name.split("."):
-            kind = getattr(kind, part, None)
-        if not (torch and isinstance(kind, type) and issubclass(kind, torch.Tensor)):
-            raise ValueError(f"it holds a tensor of the class {module}.{name}, which this script has not imported")
-        tensors = {key: self.value(form) for key, form in inner.items()}
-        size = torch.Size(shape)
-        return kind.__tensor_unflatten__(  # type: ignore[attr-defined]
-            tensors, self.value(context), size, tuple(stride)
-        )
-
-    def value(self, form: Any) -> Any:
-        if isinstance(form, list):
-            return [self.value(v) for v in form]
-        if not isinstance(form, dict):
-            return form
-        ((kind, payload),) = form.items()
-        if kind == "map":
-            return {k: self.value(v) for k, v in payload.items()}
-        if kind == "pairs":
-            return {k: self.value(v) for k, v in payload}
-        if kind == "counter":
-            return collections.Counter({k: v for k, v in payload})
-        if kind == "tuple":
-            return tuple(self.value(v) for v in payload)
-        if kind == "bytes":
-            return bytes(self._bytes(*payload))
-        if kind == "torch":
-            return self._torch_value(*payload)
-        if kind == "dtype" and payload in _TORCH_TYPES and _torch():
-            return getattr(_torch(), payload)
-        if kind == "subclass":
-            return self._subclass_value(*payload)
-        if kind in ("numpy", "scalar"):
-            dtype, shape, offset, size = payload
-            if np.dtype(dtype).kind not in _NUMPY_KINDS:
-                raise ValueError(f"it holds an array of {dtype}")
-            array = np.frombuffer(self._bytes(offset, size), dtype).reshape(shape)
-            return array.copy() if kind == "numpy" else array[()]
-        raise ValueError(f"it holds a value of the unknown kind {kind!r}")
-
-
-def write(value: Any) -> bytes:
-    """A value as bytes. Raises TypeError for what cannot be saved."""
-    writer = Writer()
-    return b"".join(ctypes.string_at(*part) for part in writer.parts(writer.value(value, "the value")))
-
-
-def read(data: memoryview | bytes) -> Any:
-    """The value that Writer wrote. Raises ValueError if the bytes are no such value."""
-    try:
-        reader = _Reader(memoryview(data))
-        return reader.value(reader.header)
-    except (KeyError, TypeError, IndexError, RecursionError, json.JSONDecodeError, UnicodeDecodeError) as e:
-        raise ValueError(f"it is damaged ({e})") from e
-
-
-# --- what is saved --------------------------------------------------------------------------------------------------
-
-
-def get_random() -> dict[str, Any]:
-    """The states of random, numpy.random and torch (CPU and CUDA)."""
-    out: dict[str, Any] = {"python": random.getstate(), "numpy": np.random.get_state()}
-    torch = _torch()
-    if torch:
-        out["torch"] = torch.get_rng_state()
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            out["cuda"] = torch.cuda.get_rng_state_all()
-    return out
-
-
-def set_random(states: dict[str, Any]) -> None:
-    """Sets what get_random returned."""
-    random.setstate(states["python"])
-    np.random.set_state(states["numpy"])
-    torch = _torch()
-    if torch and "torch" in states:
-        torch.set_rng_state(states["torch"])
-    if torch and "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(states["cuda"][: torch.cuda.device_count()])
-
-
-class _Object:
-    """One object of the program that has state: how to read and how to set it."""
-
-    def __init__(self, value: Any, where: str) -> None:
-        self.value, self.where = value, where
-        torch = _torch()
-        if isinstance(value, random.Random):
-            self.get, self.set = value.getstate, value.setstate
-        elif isinstance(value, np.random.Generator):
-            self.get, self.set = lambda: value.bit_generator.state, self._set_bit_generator
-        elif isinstance(value, np.random.RandomState):
-            self.get, self.set = value.get_state, value.set_state
-        elif torch and isinstance(value, torch.Generator):
-            self.get, self.set = value.get_state, value.set_state
-        elif isinstance(value, (dict, np.ndarray)):
-            self.get, self.set = lambda: value, self._set_in_place
-        elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
-            self.get, self.set = value.state_dict, value.load_state_dict
-            if torch and isinstance(value, torch.optim.Optimizer):
-                self.set = self._set_optimizer
-        else:
-            raise TypeError(
-                f"{where} is of type {type(value).__name__}, which has no state_dict: atoll saves objects with "
-                "state_dict and load_state_dict, random generators, dicts and arrays"
-            )
-
-    def _set_bit_generator(self, state: Any) -> None:
-        self.value.bit_generator.state = state
-
-    def _set_in_place(self, saved: Any) -> None:
-        if isinstance(self.value, np.ndarray):
-            _copy_array(self.value, saved, self.where)
-            return
-        for key, old in list(self.value.items()):
-            if key not in saved:
-                del self.value[key]
-            elif isinstance(old, np.ndarray):
-                _copy_array(old, saved[key], f"{self.where}[{key!r}]")
-        for key, new in saved.items():
-            if not isinstance(self.value.get(key), np.ndarray):
-                self.value[key] = new
-
-    def _set_optimizer(self, saved: Any) -> None:
-        """load_state_dict, which casts states to the type of their parameter; then those that lost bits by it again."""
-        torch, optimizer = _torch(), self.value
-        optimizer.load_state_dict(saved)
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        ids = [i for group in saved["param_groups"] for i in group["params"]]
-        for number, p in zip(ids, parameters):
-            for key, value in saved["state"].get(number, {}).items():
-                now = optimizer.state[p].get(key)
-                if isinstance(value, torch.Tensor) and isinstance(now, torch.Tensor) and now.dtype != value.dtype:
-                    optimizer.state[p][key] = value.to(now.device)
-
-
-def _copy_array(to: np.ndarray, saved: Any, where: str) -> None:
-    if not isinstance(saved, np.ndarray) or saved.shape != to.shape:
-        raise ValueError(f"{where} has another shape than when it was saved")
-    np.copyto(to, saved)
+_RESET, _LOADED = b"R", b"L"  # what rank 0 tells of a state that it loaded
 
 
 class State:
@@ -345,90 +42,318 @@ class State:
     def __init__(
         self, objects: Sequence[tuple[str, Any]], stage: Callable[[int, Any], Any] | None = None
     ) -> None:
-        self._objects = [_Object(value, name) for name, value in objects]
+        self._objects = [Object(value, name) for name, value in objects]
         self._stage, self._writer, self._initial = stage, None, b""  # type: ignore[var-annotated]
-        self._others: list[bytes] = []  # the ranks above 0
-        self._apart: bool | None = None  # the ranks have other objects, such as sharded optimizers; None: not compared
+        self._arrays: dict[int, np.ndarray] = {}  # copies of arrays, which the next save uses again
+        self._others: list[bytes] = []  # the ranks above 0, if they have no files
+        self._apart: list[bool] = []  # objects of which each rank has another part; empty: not compared yet
+        self._rank, self._size, self._folder = 0, 1, ""
+        self._file: RankFile | None = None
+        self._tag = 0  # of the files of the present state; 0: none
+        self._copied = 0  # bytes of the copies that exist
+        self._way = -1  # of the last save: SAVE_HELD, SAVE_BESIDE
+        self._loaded = b""  # what rank 0 loaded, for the other ranks
         self.own: dict[str, Any] = {}
         self.loaded = self.changed = False  # a saved state was restored; it was restored or reset
 
     def check_optimizers(self) -> None:
         """Raises TypeError if an optimizer has state that cannot be saved. Call it after the first step."""
-        torch = _torch()
+        torch = torch_module()
         for o in self._objects:
-            for state in getattr(o.value, "state", {}).values() if isinstance(o.value, torch.optim.Optimizer) else ():
+            optimizer = o.optimizer
+            for state in optimizer.state.values() if optimizer else ():
                 for key, value in state.items() if isinstance(state, dict) else ():
                     if isinstance(value, torch.Tensor):
                         check_tensor(value, f"{o.where}: state {key!r}")
 
-    def _value(self, writer: Writer) -> Any:
-        value = {
-            "objects": {"tuple": [writer.value(o.get(), o.where) for o in self._objects]},
-            "random": writer.value(get_random(), "the random state"),
-            "ranks": writer.value(self._others, "the states of the ranks"),
-            "own": writer.value({name: o.get() for name, o in self.own.items()}, "the worker's notes"),
-        }
-        return {"map": value}
+    # --- several processes ------------------------------------------------------------------------------------------
 
-    def gather(self, ranks: Any) -> None:
-        """Before a save, on all ranks: rank 0 gets what the others have alone. Random numbers always, objects only if
-        they differed at the first call."""
+    def open(self, ranks: Ranks, handle: Any) -> None:
+        """The worker has its folder. All ranks call it before they join."""
+        self._rank, self._size = ranks.rank, ranks.size
+        self._folder = ranks.call(lambda: handle.dir().encode()).decode()
+        if ranks.size == 1 or not is_shared(self._folder, ranks):
+            return
+        with _Agreement(ranks):
+            self._file = RankFile(self._folder, ranks.rank)
+
+    def close(self) -> None:
+        """The worker is about to leave the run: what this rank writes is completed."""
+        if self._file:
+            self._file.close()
+        self._file = None
+
+    def prepare(self, ranks: Ranks, handle: Any) -> None:
+        """Before a push, or a begin, on all ranks: if it saves, each rank starts to write its part."""
         if ranks.size == 1:
             return
-        if self._apart is None:
-            digests = ranks.gather(digest([o.get() for o in self._objects]))
-            self._apart = any(d != digests[0] for d in digests)
-        objects = [o.get() for o in self._objects] if self._apart else None
-        self._others = ranks.gather(write({"random": get_random(), "objects": objects}))[1:]
-
-    def load_rank(self, rank: int) -> None:
-        """After load, on a rank above 0: sets what the state holds for it alone."""
-        if len(self._others) < rank:
+        self._tag = 0
+        copies = int(ranks.sums(np.array([self._bytes() - self._copied], np.float64))[0]) if self._file else 0
+        way = int(ranks.call(lambda: b"%d" % handle.next_save(max(0, copies))))
+        if way == _lib.SAVE_NONE:
             return
-        own = read(self._others[rank - 1])
-        if own["objects"] is not None:
-            self._apply(own["objects"], own["random"])
-        set_random(own["random"])
+        if not self._apart:
+            self._compare(ranks)
+        if not self._file:
+            self._others = ranks.gather(self._part())[1:]
+            return
+        tag = int.from_bytes(ranks.bytes(os.urandom(8) if ranks.rank == 0 else None), "little") or 1
+        self._start_file(ranks, tag, beside=way == _lib.SAVE_BESIDE)
+        if handle:
+            handle.state_files(tag, ranks.size)
+            self._tell(way, copies)
+        self._way = way
 
-    def save(self, cap: int = 1 << 30) -> list[tuple[int, int]]:
-        """Parts (address, size) that stay valid until the next save. Raises TypeError for what cannot be saved."""
-        self._writer = Writer(self._stage)
+    def _start_file(self, ranks: Ranks, tag: int, beside: bool) -> None:
+        with _Agreement(ranks):
+            assert self._file
+            self._file.begin(tag)
+        self._tag = tag
+        try:
+            writer = Writer(self._copy if beside else None, everything=beside)
+            objects, randoms = self._part_form(writer)
+            pieces = writer.pieces({"map": {"objects": objects, "random": randoms}})
+            self._copied = max(self._copied, self._bytes()) if beside else self._copied
+        except BaseException as e:  # rank 0 would wait for this file
+            self._file.fail(str(e))
+            raise
+        torch = torch_module()
+        if torch and torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        self._file.write(pieces, writer)
+
+    def begun(self) -> None:
+        """A round has begun on all ranks: from now on the state changes."""
+        if self._file and self._way == _lib.SAVE_HELD:
+            self._file.join()  # the library has waited for it already, unless the save failed
+        self._tag = 0
+
+    def _tell(self, way: int, copies: int) -> None:
+        changed = way != self._way
+        if changed and way == _lib.SAVE_BESIDE:
+            logger.info("saves: each process writes its part of the state beside the training, from a copy (%s in all)",
+                        bytes_text(copies))
+        elif changed:
+            logger.info("saves: each process writes its part of the state (%s in this one) without a copy, and the "
+                        "delta waits for the disk", bytes_text(self._bytes()))
+
+    def _copy(self, number: int, value: Any) -> Any:
+        """A copy of a tensor or an array, in memory that the next save uses again."""
+        if not isinstance(value, np.ndarray):
+            return (self._stage or on_host)(number, value)
+        held = self._arrays.get(number)
+        if held is None or held.shape != value.shape or held.dtype != value.dtype:
+            held = self._arrays[number] = np.empty_like(value)
+        np.copyto(held, value)
+        return held
+
+    def _bytes(self) -> int:
+        """Bytes of this rank's part."""
+        return sum(_bytes_of(o.get()) for i, o in enumerate(self._objects) if self._keeps(i))
+
+    def _keeps(self, i: int) -> bool:
+        """Whether this rank saves object i: rank 0 all, the others what they have alone."""
+        return self._rank == 0 or not self._apart or self._apart[i]
+
+    def _compare(self, ranks: Ranks) -> None:
+        """Finds the objects of which the ranks have different parts."""
+        own = [b"%-8d" % i if o.partition or _has_shards(o.get()) else digest(o.get())
+               for i, o in enumerate(self._objects)]
+        marks = bytes(o.partition or _has_shards(o.get()) for o in self._objects)
+        rows = ranks.gather(b"".join(own))
+        self._apart = [bool(marks[i]) or any(row[8 * i : 8 * i + 8] != own_rows for row in rows)
+                       for i, own_rows in enumerate(rows[0][j : j + 8] for j in range(0, len(rows[0]), 8))]
+
+    def share(self, ranks: Ranks) -> None:
+        """A state that was restored, or reset, on rank 0: the other ranks do the same with their part."""
+        if ranks.size == 1:
+            return
+        changed, self.changed = self.changed, False
+        data = ranks.call(lambda: (self._loaded or _RESET) if changed else b"")
+        with _Agreement(ranks):
+            if data and ranks.rank:
+                self.load(None if data == _RESET else data[len(_LOADED) :])
+
+    # --- save -------------------------------------------------------------------------------------------------------
+
+    def _value(self, writer: Writer) -> Any:
+        value = {"own": writer.value({name: o.get() for name, o in self.own.items()}, "the worker's notes")}
+        if self._tag:
+            value["files"] = {"map": {"tag": f"{self._tag:016x}", "ranks": self._size}}
+            return {"map": value}
+        value["objects"], value["random"] = self._part_form(writer)
+        value["ranks"] = writer.value(self._others, "the states of the ranks")
+        return {"map": value}
+
+    def _part_form(self, writer: Writer) -> tuple[Any, Any]:
+        """What this rank saves: its objects and random numbers. Raises TypeError for what cannot be saved."""
+        objects = [writer.value(o.get(), o.where) if self._keeps(i) else None for i, o in enumerate(self._objects)]
+        return {"tuple": objects}, writer.value(get_random(), "the random state")
+
+    def _part(self) -> bytes:
+        writer = Writer(on_host)
+        objects, randoms = self._part_form(writer)
+        form = {"map": {"objects": objects, "random": randoms}}
+        return b"".join(ctypes.string_at(*part) for part in writer.parts(form))
+
+    def save(self, cap: int = 1 << 30) -> list[tuple[int, int]] | None:
+        """Parts (address, size) that stay valid until the next save. None: the other ranks' parts are of an earlier
+        moment. Raises TypeError for what cannot be saved."""
+        if self._file and not self._tag:
+            return None
+        self._writer = Writer(self._stage or on_host)
         value = self._value(self._writer)
         return self._writer.parts(value, cap)
 
     def copy(self) -> bytes:
-        """The same bytes, as a copy."""
-        writer = Writer()
-        return b"".join(ctypes.string_at(*part) for part in writer.parts(self._value(writer)))
+        """All that this rank has, as a copy."""
+        apart, self._apart = self._apart, []
+        data = self._part()
+        self._apart = apart
+        return data
 
     def note_initial(self) -> None:
         """Notes the present state as that of a new run."""
         self._initial = self.copy()
 
-    def load(self, data: memoryview | bytes | None) -> None:
-        """Sets a saved state; None: that of a new run. Raises ValueError if it does not fit: then it is the latter."""
-        value = read(self._initial if data is None else data)
-        try:
-            objects, randoms, others, own = value["objects"], value["random"], value["ranks"], value["own"]
-        except (KeyError, TypeError) as e:
-            raise ValueError("it is damaged, or of another version of atoll") from e
-        if len(objects) != len(self._objects):
-            raise ValueError(f"it holds {len(objects)} objects, and this script gives {len(self._objects)}")
-        try:
-            self._apply(objects, randoms)
-        except ValueError:
-            if data is not None:
-                self.load(None)
-            raise
-        for name, o in self.own.items() if data is not None else ():
-            if name in own:
-                o.set(own[name])
-        self._others, self.loaded, self.changed = others, data is not None, True
+    # --- load -------------------------------------------------------------------------------------------------------
 
-    def _apply(self, objects: Sequence[Any], randoms: dict[str, Any]) -> None:
+    def load(self, data: memoryview | bytes | None) -> None:
+        """Sets a saved state; None: that of a new run. Raises ValueError if it does not fit: then it is the latter, and
+        InvalidError if it cannot be used by this number of processes."""
+        if self._file:
+            self._file.join()
+        self._tag, self._loaded = 0, b""
+        if data is None:
+            part = read(self._initial)
+            self._apply(part["objects"], part["random"])
+            self.loaded, self.changed = False, True
+            return
+        value = read(data)
+        if not isinstance(value, dict) or not ("files" in value or "objects" in value and "random" in value):
+            raise ValueError("it is damaged, or of another version of atoll")
+        if "objects" in value:
+            self._check_number(len(value["objects"]))
+        try:
+            self._restore(value)
+        except ValueError:
+            self.load(None)
+            raise
+        for name, o in self.own.items():
+            if name in value.get("own", {}):
+                o.set(value["own"][name])
+        self._loaded = _LOADED + bytes(data) if self._size > 1 and self._rank == 0 else b""
+        self.loaded, self.changed = True, True
+
+    def _restore(self, value: dict[str, Any]) -> None:
+        """value: what rank 0 saved, with the parts of the other ranks or the tag of their files."""
+        with ExitStack() as open_files:
+            if "files" in value:
+                tag, n = int(value["files"]["tag"], 16), int(value["files"]["ranks"])
+
+                def part_of(rank: int) -> dict[str, Any]:
+                    reader: Reader = open_files.enter_context(reading(self._folder, rank, tag))
+                    return dict(reader.value(reader.header))
+            else:
+                n = 1 + len(value.get("ranks", ()))
+
+                def part_of(rank: int) -> dict[str, Any]:
+                    part = value if rank == 0 else read(value["ranks"][rank - 1])
+                    return {**part, "objects": part["objects"] or (None,) * len(value["objects"])}
+
+            if n == self._size:
+                part = part_of(self._rank)
+                shared = part if self._rank == 0 else part_of(0)
+                objects = [own if own is not None else of_all
+                           for own, of_all in zip(part["objects"], shared["objects"])]
+                self._apply(objects, part["random"])
+            else:
+                self._apply(self._merged([part_of(rank) for rank in range(n)]), None)
+
+    def _merged(self, parts: list[dict[str, Any]]) -> list[Any]:
+        """The objects of another number of processes. Raises InvalidError for those that cannot be split again."""
+        self._check_number(len(parts[0]["objects"]))
+        objects, n = [], len(parts)
+        for i, o in enumerate(self._objects):
+            values = [part["objects"][i] for part in parts]
+            try:
+                if any(v is None for v in values[1:]) or n == 1:
+                    objects.append(values[0])
+                elif o.partition:
+                    raise ValueError(f"{o.where} is a ZeroRedundancyOptimizer, and each process has another part of it")
+                else:
+                    objects.append(merged(values, o.where))
+                objects[-1] = o.fitted(objects[-1], self._parameters())
+            except ValueError as e:
+                raise _lib.InvalidError(
+                    f"the saved state is of {n} processes, and this worker has {self._size}: {e}: start it with {n} "
+                    "processes, or with a new folder (dir=)"
+                ) from e
+        if self._rank == 0:
+            logger.info("the saved state is of %d processes, and this worker has %d: took over the optimizer; random "
+                        "numbers begin anew", n, self._size)
+        return objects
+
+    def _parameters(self) -> list[Any]:
+        optimizers = [o.optimizer for o in self._objects if o.optimizer]
+        return [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+
+    def _check_number(self, n: int) -> None:
+        if n != len(self._objects):
+            raise ValueError(f"it holds {n} objects, and this script gives {len(self._objects)}")
+
+    def _apply(self, objects: Sequence[Any], randoms: dict[str, Any] | None) -> None:
+        """randoms None: they stay as they are."""
+        self._check_number(len(objects))
+        parameters = self._parameters()
         for o, saved in zip(self._objects, objects):
             try:
-                o.set(saved)
+                o.set(o.fitted(saved, parameters))
             except Exception as e:
                 raise ValueError(f"{o.where}: {str(e).splitlines()[0] if str(e) else type(e).__name__}") from e
-        set_random(randoms)
+        if randoms is not None:
+            set_random(randoms)
+
+
+class _Agreement:
+    """A block that all ranks execute. An error of one of them is raised on all."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        if error is not None and not isinstance(error, Exception):
+            return
+        texts = self._ranks.gather(b"" if error is None else b"-" + str(error).encode())
+        first = next((i for i, text in enumerate(texts) if text), None)
+        if error is None and first is not None:
+            raise _lib.Error(f"rank {first}: {texts[first][1:].decode()}")
+
+
+def _walk(value: Any) -> Any:
+    """All values that are in containers."""
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from _walk(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _walk(item)
+    else:
+        yield value
+
+
+def _has_shards(value: Any) -> bool:
+    return any(is_shard(item) for item in _walk(value))
+
+
+def _bytes_of(value: Any) -> int:
+    """Bytes of the tensors and arrays in a value that this process holds."""
+    total = 0
+    for item in _walk(value):
+        held = item.to_local() if is_shard(item) else item
+        if hasattr(held, "nbytes"):
+            total += int(held.nbytes)
+    return total

@@ -41,11 +41,8 @@ def refuse_sharded(module: Any, optimizers: list[Any]) -> None:
     if any(is_sharded(p) for p in parameters) and not fsdp_modules(module):
         raise _lib.InvalidError(f"DTensors without fully_shard, such as those of tensor parallelism: {_FULLY_SHARD}")
     for optimizer in optimizers:
-        if any(c.__name__.startswith(("ZeroRedundancy", "DeepSpeedZero")) for c in type(optimizer).__mro__):
-            raise _lib.InvalidError(
-                f"{type(optimizer).__name__} shards the inner optimizer over the ranks, and atoll saves it whole: "
-                "use the plain optimizer"
-            )
+        if any(c.__name__.startswith("DeepSpeedZero") for c in type(optimizer).__mro__):
+            raise _lib.InvalidError(f"{type(optimizer).__name__} hides the tensors of the optimizer: {_FULLY_SHARD}")
 
 
 def fsdp_modules(module: Any) -> list[Any]:

@@ -166,6 +166,8 @@ class Worker:
     def _free(self, text: str) -> None:
         if self._script:
             self._script.remove_hooks()
+        if self._ranks.rank:
+            self.rounds.close_state()
         if self._handle:
             if not self._done and self._process_lost:
                 logger.warning("another process of this worker is gone: the run waits for this worker, which continues "
@@ -176,6 +178,7 @@ class Worker:
             self._info = self._handle.info()
             self._handle.close()
             self._handle = None
+        self.rounds.close_state()
         self.model.detach()  # after the library, which uses its memory
         self.rounds.close()
         atexit.unregister(self._at_exit)

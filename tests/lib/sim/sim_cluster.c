@@ -344,10 +344,14 @@ static void stop_coordinator(struct sim_cluster *c, bool power)
     }
     if (!power && c->starts % 2) {
         sim_check_note(c->check, sim_net_now(c->net), "the coordinator stops in order");
+        c->stopping = true;
         if (engine_stop(c->engine, &err) != STATUS_OK && !c->dying)
             sim_check_fail(c->check, "the coordinator cannot stop: %s", err.msg);
+        c->stopping = false;
     }
     sim_cluster_coordinator_kill(c, power);
+    if (c->start_missed) sim_cluster_coordinator_start(c);
+    c->start_missed = false;
 }
 
 static void fault_kill(void *ctx, uint64_t arg)
@@ -367,6 +371,7 @@ static void fault_start(void *ctx, uint64_t arg)
     int client = (int)arg - 1;
     if (client == SIM_NET_LISTENER) {
         if (!c->engine && !c->finished) sim_cluster_coordinator_start(c);
+        c->start_missed = c->stopping; /* the long work of the stop takes longer than the pause */
     } else if (!c->workers[client].up && !sim_worker_ended(&c->workers[client])) {
         sim_worker_start(&c->workers[client]);
     }

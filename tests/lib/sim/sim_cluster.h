@@ -56,6 +56,7 @@ struct sim_cluster {
     uint64_t wake_us, starts, entropy;
     bool finished;      /* the coordinator ended by itself */
     bool dying;         /* the process died within the current call: its effects reach no other process */
+    bool stopping, start_missed; /* the operator stops it in order; the next start came before the end of that */
     long die_in;        /* dies at this many sends and store operations from now; 0: never */
     long operations;    /* sends and store operations since sim_cluster_create */
     bool die_by_power;  /* unsynced bytes are lost with the process */

@@ -58,16 +58,24 @@ class PlanBoxTest(unittest.TestCase):
         p, host = m.parameters(), box["host"]
         encoded = p * (1 + 4 / 256)  # int8:256: a byte each, and an fp32 scale for 256 of them
         self.assertEqual([host["theta"], host["change"]], [4 * p, 4 * p])
-        largest = VOCABULARY * m.width  # a fragment is at least one tensor
-        self.assertAlmostEqual(host["messages"] / (2 * encoded + 4 * largest), 1, delta=0.01)
+        self.assertAlmostEqual(host["messages"] / (2 * encoded), 1, delta=0.01)
+        self.assertLess(host["total"], 10.1 * p + GIB)
         self.assertEqual(host["total"], sum(host[key] for key in ("theta", "change", "messages", "arriving")))
         self.assertEqual(box["saved"], 12 * p)
         exchange = box["exchange"]
+        self.check_coordinator(m, exchange["coordinator"], 4 + 2 + 2)  # theta; momentum and residual in bf16
         self.assertEqual(exchange["params"], p)
         for way in ("bytes_up", "bytes_down"):
             self.assertAlmostEqual(exchange[way] / encoded, 1, delta=0.002)
         self.assertGreater(exchange["link_s"], encoded / 125e6)  # up and down overlap, fragment by fragment
         self.assertGreater(exchange["box_s"], 0)
+
+    def check_coordinator(self, m: Llama, found: int, state: int) -> None:
+        """One fragment is merged at a time; it is at least one tensor. Deltas that arrive have a limit of their own."""
+        largest = VOCABULARY * m.width
+        merge = largest * FP32 + largest * (1 + 4 / 256)  # the sum, and the encoded update
+        self.assertGreater(found, state * m.parameters() + merge)
+        self.assertLess(found, state * m.parameters() + merge + GIB)
 
     def check_lora(self, m: Llama, box: dict) -> None:
         lora, whole = box["lora"], box["exchange"]
@@ -88,6 +96,11 @@ class PlanBoxTest(unittest.TestCase):
                 self.assertEqual(self.check_gpu(m, box, 80), fits[m.preset])
                 self.check_host(m, box)
                 self.check_lora(m, box)
+
+    def test_outer_sgd(self) -> None:
+        m = MODELS[0]
+        box = plan("--model.preset=" + m.preset, "--gpu-memory", "80", "--outer.optimizer=sgd")["box"]
+        self.check_coordinator(m, box["exchange"]["coordinator"], 4 + 2)
 
     def test_folder_without_weights(self) -> None:
         """A Hugging Face config.json is enough."""

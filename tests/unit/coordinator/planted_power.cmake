@@ -19,6 +19,8 @@ atoll_planted_power(state_not_synced test_saved_state_survives_power_cut common/
     "if (size) out->synced = false;" "out->synced = true;")
 atoll_planted_power(state_overwritten test_saved_state_survives_power_cut worker/outer/state_dir.c
     "\"%s/state.spare.bin\"" "\"%s/state.bin\"")
+atoll_planted_power(state_before_its_ranks test_state_of_ranks_survives_power_cut worker/outer/rank_file.c
+    "if (tags[i] == tag) return true;" "if (tags[0] == tag) return true;")
 atoll_planted_power(segment_name_not_synced test_run_survives_power_cut coordinator/ledger/store_disk.c
     "return dir_sync(path, err);" "return STATUS_OK;")
 atoll_planted_power(journal_not_synced test_run_survives_power_cut coordinator/ledger/store_disk.c

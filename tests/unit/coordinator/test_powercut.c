@@ -16,6 +16,8 @@
 #include "tests/lib/store/powercut.h"
 #include "tests/lib/store/tmpdir.h"
 #include "tests/lib/test.h"
+#include "worker/outer/rank_board.h"
+#include "worker/outer/rank_file.h"
 #include "worker/outer/state_dir.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -153,6 +155,25 @@ static struct saved_state state_of(int v)
     return s;
 }
 
+enum { RANKS = 2, RANK_BYTES = 5000 };
+
+/* Every state that a disk holds has the files of its ranks. */
+static void look_at_ranks(const struct saved_state *s)
+{
+    struct err err = {0};
+    for (uint32_t rank = 0; rank < s->n_ranks; rank++) {
+        struct file_map map;
+        const uint8_t *body;
+        size_t size;
+        if (rank_file_map(&map, image, rank, s->tag, &body, &size, &err) != STATUS_OK)
+            wrong("state %d: %s", (int)s->round, err.msg);
+        else if (size != RANK_BYTES || body[0] != (uint8_t)s->round || memcmp(body, body + 1, size - 1) != 0)
+            wrong("state %d: the file of rank %u has other bytes", (int)s->round, rank);
+        else
+            file_map_close(&map);
+    }
+}
+
 static void look_at_state(void)
 {
     struct state_dir dir;
@@ -170,6 +191,7 @@ static void look_at_state(void)
         assert_int_equal(status, STATUS_OK);
         if (saved_state_decode(&s, data, n, &err) != STATUS_OK) wrong("age %d: %s", age, err.msg);
         newest = (int)s.round;
+        look_at_ranks(&s);
         setup.release(&dir, data, n);
     }
     if (newest < newest_written()) wrong("state %d, and %d had been saved", newest, newest_written());
@@ -198,6 +220,40 @@ TEST_WITH(test_saved_state_survives_power_cut, setup, teardown)
 {
     save_versions();
     for (int v = 1; v <= VERSIONS; v++) assert_true(written[v] != NEVER);
+    every_instant(look_at_state, false);
+}
+
+/* Each rank writes its file, then rank 0 its state. */
+TEST_WITH(test_state_of_ranks_survives_power_cut, setup, teardown)
+{
+    static float theta[64];
+    static uint8_t bytes[RANK_BYTES];
+    const struct outer_part body = {theta, sizeof theta};
+    struct rank_board boards[RANKS];
+    struct state_dir dir;
+    struct outer_setup storage = {0};
+    struct err err = {0};
+    state_dir_init(&dir, root);
+    state_dir_attach(&dir, &storage);
+    for (uint32_t r = 0; r < RANKS; r++) assert_int_equal(rank_board_open(&boards[r], root, r, &err), STATUS_OK);
+    for (int v = 1; v <= VERSIONS; v++) {
+        struct saved_state s = state_of(v);
+        s.inner_size = 0;
+        s.tag = 1000 + (uint64_t)v;
+        s.n_ranks = RANKS;
+        memset(bytes, v, sizeof bytes);
+        for (uint32_t r = 0; r < RANKS; r++) {
+            struct rank_file f;
+            assert_int_equal(rank_file_begin(&f, root, r, s.tag, &err), STATUS_OK);
+            assert_int_equal(rank_file_put(&f, bytes, sizeof bytes, &err), STATUS_OK);
+            assert_int_equal(rank_file_end(&f, &err), STATUS_OK);
+            assert_int_equal(rank_board_set(&boards[r], s.tag, RANK_DURABLE, "", &err), STATUS_OK);
+        }
+        storage.save_begin(&dir, &s, &body, 1);
+        assert_int_equal(storage.save_poll(&dir, true, &err), STATUS_OK);
+        written[v] = powercut_changes();
+    }
+    for (uint32_t r = 0; r < RANKS; r++) rank_board_close(&boards[r]);
     every_instant(look_at_state, false);
 }
 

@@ -8,6 +8,7 @@
 #include "wire/initial.h"
 #include "wire/model_object.h"
 #include "wire/msg_table.h"
+#include "worker/outer/rank_file.h"
 #include "worker/outer/worker_state.h"
 
 static char doc[1 << 17], files_doc[1 << 16];
@@ -237,6 +238,8 @@ TEST(test_document_lists_formats_of_files)
     for (const struct field_part *part = checkpoint_parts; part->name; part++)
         check_format(&at, part->name, part->fields);
     for (const struct field_part *part = saved_state_parts; part->name; part++)
+        check_format(&at, part->name, part->fields);
+    for (const struct field_part *part = rank_file_parts; part->name; part++)
         check_format(&at, part->name, part->fields);
 }
 

@@ -115,7 +115,7 @@ TEST_WITH(test_deleted_log_means_snapshot_without_residual, NULL, scripted_teard
 TEST_WITH(test_older_state_resets_its_residual, NULL, scripted_teardown)
 {
     scripted_begin("int8:256");
-    s->config.checkpoint.worker_every = 3;
+    snprintf(s->config.checkpoint.worker_every, sizeof s->config.checkpoint.worker_every, "3");
     scripted_rounds(6);
     assert_int_equal(s->saves, 2);
     assert_true(s->loop->f[0].fb.residual[1] != 0.0f);

@@ -124,9 +124,9 @@ TEST(test_other_format_is_refused)
     struct err err = {0};
     size_t size = make(0);
     assert_int_equal(whole[8], 1);
-    whole[8] = 2;
+    whole[8] = 3;
     assert_int_equal(saved_state_peek(&state_out, whole, size, &err), STATUS_UNSUPPORTED);
-    assert_string_equal(err.msg, "format version 2, this program reads version 1");
+    assert_string_equal(err.msg, "format version 3, this program reads version 2");
     assert_int_equal(decode(size), STATUS_UNSUPPORTED);
 }
 

@@ -123,6 +123,7 @@ TEST(test_session_belongs_to_its_key)
         {.type = MSG_METRICS, .metrics = {.session = id, .round = UINT64_MAX}},
         {.type = MSG_EVAL_RESULT, .eval_result = {.session = id, .eval_id = 1, .tokens = 1}},
         {.type = MSG_OFFER, .offer = offer.offer},
+        {.type = MSG_SAVES, .saves = {.session = id, .every = 5}},
         hello,
         join,
     };

@@ -127,7 +127,7 @@ TEST_WITH(test_every_message_has_a_class, setup, NULL)
                                                                                       : RATE_INVALID);
         bool known = type == MSG_HELLO || type == MSG_JOIN || type == MSG_LEAVE || type == MSG_HEARTBEAT ||
                      type == MSG_OFFER || type == MSG_GET || type == MSG_METRICS || type == MSG_EVAL_RESULT ||
-                     type == MSG_STATUS || type == MSG_ENROL || type == MSG_MODEL;
+                     type == MSG_STATUS || type == MSG_ENROL || type == MSG_MODEL || type == MSG_SAVES;
         assert_int_equal(rate_class_of((uint8_t)type, WIRE_CONTROL) != RATE_INVALID, known);
     }
 }
