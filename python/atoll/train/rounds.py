@@ -317,7 +317,7 @@ def shared_parts(task: _lib.Evaluation, ranks: Ranks, together: bool) -> Iterato
 
 
 def differing_replicas(rows: list[np.ndarray]) -> tuple[int, int] | None:
-    """Two ranks whose values differ. rows: [n, 2] of each rank: the block of each tensor, and a digest of its values."""
+    """Two ranks whose values differ. rows: [n, 2] of each rank: the block and a digest of the values of each tensor."""
     for i in range(len(rows[0])):
         seen: dict[int, tuple[int, int]] = {}
         for rank, row in enumerate(rows):
