@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
+import os
+import tempfile
 import unittest
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -23,6 +27,7 @@ from atoll.train.ranks import Ranks
 from atoll.train.rounds import differing_replicas, shared_parts
 from atoll.train.sampled import sampled_bytes
 from atoll.train.shards.blocks import Block, block_of, holders
+from atoll.train.shards.segment import Segment
 from atoll.train.shards.samples import sampled_of_shards
 from atoll.train.torch_model import TorchModel, clean, model_files
 
@@ -160,6 +165,31 @@ class BlocksTest(unittest.TestCase):
                 found.share()  # each row that it gathers is its own
         finally:
             dist.destroy_process_group()
+
+
+class Memory(unittest.TestCase):
+    def test_no_memory(self) -> None:
+        """It is said before anything is written there, and nothing is left open."""
+        before = os.listdir("/proc/self/fd")
+        lack = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with mock.patch.object(os, "posix_fallocate", side_effect=lack):
+            with self.assertRaisesRegex(atoll.Error, "no memory for the parameters .*.12.3 kB.: No space left"):
+                Segment(1000, Rows(0, 2))
+        self.assertEqual(os.listdir("/proc/self/fd"), before)
+
+    def test_another_file(self) -> None:
+        """A file of the same size without the proof is not the memory of rank 0."""
+        n = 1000
+        mine = Segment(n, Rows(0, 2, [b"1", b"1"]))
+        self.assertEqual((mine.remote, mine.theta.size, mine.change.any()), ([], n, False))
+        with tempfile.NamedTemporaryFile() as other:
+            other.truncate(mine.memory.nbytes)
+            ranks = Rows(1, 2, [b"1", b"0"])
+            ranks.call = lambda function, serve=None: b"x" * 16 + other.name.encode()  # type: ignore[method-assign]
+            theirs = Segment(n, ranks)
+        self.assertEqual((theirs.theta, theirs.remote, ranks.own), (None, [1], b"0"))
+        ranks.call = lambda function, serve=None: b"x" * 16 + b"/proc/1/fd/nothing"  # type: ignore[method-assign]
+        self.assertIsNone(Segment(n, ranks).theta)
 
 
 class Shares(unittest.TestCase):
