@@ -44,16 +44,11 @@ def is_sharded(t: Any) -> bool:
 
 
 def local(t: Any) -> Any:
-    """The part of a tensor that this process holds, with the same memory and version, and without its graph."""
+    """The part of a tensor that this process holds, with the same memory, and without its graph."""
     if not is_sharded(t):
         return t.detach()
     with torch.no_grad():
         return t.to_local().detach()
-
-
-def full(value: Any) -> Any:
-    """A number of the program, for example a norm of gradients that are DTensors. All processes call it then."""
-    return value.full_tensor() if is_sharded(value) else value
 
 
 def block_of(name: str, t: Any) -> Block:
