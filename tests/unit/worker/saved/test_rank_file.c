@@ -235,8 +235,9 @@ TEST_WITH(test_kill_at_any_moment, attach, tmpdir_remove)
         waitpid(child, NULL, 0);
         uint64_t now = whole_state(0);
         if (!now) now = whole_state(1); /* between two renames, without hard links */
-        if (now < newest) fail_msg("kill %u: the newest state is %llu, and was %llu", round, (unsigned long long)now,
-                                   (unsigned long long)newest);
+        if (now < newest)
+            fail_msg("kill %u: the newest state is %llu, and was %llu", round, (unsigned long long)now,
+                     (unsigned long long)newest);
         moved += now != newest;
         newest = now;
     }
