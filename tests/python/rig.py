@@ -129,8 +129,10 @@ class RunTest(unittest.TestCase):
 
     def start(self, command: list[str], log: str, **environment: str) -> subprocess.Popen:
         """Starts a process whose output is appended to folder/LOG."""
+        temporary = self.folder / "tmp"  # torchrun leaves folders if it is killed
+        temporary.mkdir(exist_ok=True)
         with open(self.folder / log, "ab") as out:
-            env = {**os.environ, **environment}
+            env = {**os.environ, "TMPDIR": str(temporary), **environment}
             p = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=self.folder, env=env)
         self.processes.append(p)
         return p

@@ -200,7 +200,7 @@ atoll_planted(ready_before_state_is_saved worker/sync/sync.c
 atoll_planted(nonfinite_delta_sent worker/outer/outer_loop_delta.c
     "if (!delta_host_finite(loop->model.pool, values, loop->n_params)) return STATUS_NONFINITE;"
     "")
-# the same with deltas made by a device (every second worker)
+# the same with deltas made by a device (every third worker)
 atoll_planted(first_anchor_kept worker/outer/delta_device.c
     "if (f->anchored && f->hash == hash) return;"
     "if (f->anchored) return;")
@@ -210,6 +210,16 @@ atoll_planted(rollback_on_host_only worker/outer/outer_loop_delta.c
 atoll_planted(older_residual_saved worker/outer/outer_save.c
     "if (loop->f[i].fb.residual && outer_residual_read(loop, i) != STATUS_OK) return 0;"
     "(void)0;")
+# the same with residuals in the memory of the program (another third)
+atoll_planted(lent_residual_decays_twice compress/feedback.c
+    "if (!fb->residual || fb->decayed) return;"
+    "if (!fb->residual) return;")
+atoll_planted(lent_decay_not_saved worker/outer/outer_save.c
+    "if (loop->f[i].fb.decayed) s->has_residual"
+    "if (0) s->has_residual")
+atoll_planted(lent_changes_kept_after_nan worker/outer/outer_loop_delta.c
+    "if (loop->adds) drop_added(loop);"
+    "(void)drop_added;")
 
 # --- a save during the upload
 atoll_planted(last_byte_not_held_back worker/sync/sync_flow.c

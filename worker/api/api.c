@@ -38,6 +38,8 @@ static enum status widen_options(struct atoll_options *out, const struct atoll_o
 
 static enum status take_options(struct atoll *a, const struct atoll_options *o, struct err *err)
 {
+    if (o->theta && o->theta == o->change)
+        return err_set(err, STATUS_INVALID, "options.theta and options.change are the same memory: give two arrays");
     if (!o->theta != !o->change)
         return err_set(err, STATUS_INVALID, "options.theta needs options.change, and the reverse: give both, or none");
     if (o->max_wait_s && o->max_wait_s < MAX_WAIT_MIN_S)

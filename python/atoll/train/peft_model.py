@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .._lib import InvalidError
+from .shards.blocks import clean, is_sharded
 
 
 def is_peft(module: Any) -> bool:
@@ -32,21 +33,27 @@ class Adapter:
         self.method = str(getattr(self._config.peft_type, "value", self._config.peft_type))
         from peft import get_peft_model_state_dict  # type: ignore[import-not-found]
 
-        file = get_peft_model_state_dict(module, adapter_name=self._name, save_embedding_layers=False)
+        values = module.state_dict()
+        file = get_peft_model_state_dict(module, state_dict=values, adapter_name=self._name, save_embedding_layers=False)
         if not _is_peft_model(module):
             file = {f"base_model.model.{name}": t for name, t in file.items()}
+        # The file's tensors are those of state_dict. Parameters in shards have no address to compare.
+        entries = {id(t): name for name, t in values.items()}
+        tensors = itertools.chain(module.named_parameters(remove_duplicate=False),
+                                  module.named_buffers(remove_duplicate=False))
+        first: dict[int, str] = {}  # a tensor that layers share has its first name
+        of_entry = {clean(name): first.setdefault(id(p), clean(name)) for name, p in tensors}
         self._names: dict[str, str] = {}  # name in the model -> name in the file
-        left = dict(file)
-        for name, p in itertools.chain(module.named_parameters(), module.named_buffers()):
-            published = next((n for n, t in left.items() if _is_same(t, p)), None)
-            if published is not None:
-                self._names[name] = published
-                del left[published]
-        whole = [*module.parameters(), *module.buffers()]
-        left = {n: t for n, t in left.items() if not any(_is_same(t, p) for p in whole)}  # others are shared by layers
+        left = {}
+        for published, t in file.items():
+            name = of_entry.get(entries.get(id(t), ""))
+            if name is None:
+                left[published] = t
+            else:
+                self._names.setdefault(name, published)
         for published, t in list(left.items()):  # copies, such as the prompts of a model on a GPU
-            equal = [n for n, p in module.named_parameters() if p.requires_grad and n not in self._names
-                     and p.shape == t.shape and torch.equal(p.detach().cpu(), t.cpu())]
+            equal = [clean(n) for n, p in module.named_parameters() if p.requires_grad and clean(n) not in self._names
+                     and p.shape == t.shape and not is_sharded(p) and torch.equal(p.detach().cpu(), t.cpu())]
             if len(equal) == 1:
                 self._names[equal[0]] = published
                 del left[published]
@@ -79,10 +86,6 @@ class Adapter:
         with tempfile.TemporaryDirectory() as folder:
             config.save_pretrained(folder)
             return {"adapter_config.json": (Path(folder) / "adapter_config.json").read_bytes()}
-
-
-def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.numel() > 0
 
 
 def _is_peft_model(module: Any) -> bool:

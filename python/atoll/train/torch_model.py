@@ -20,14 +20,13 @@ from . import peft_model, state
 from .frozen import FrozenTensors
 from .ranks import Ranks
 from .sampled import digest
-from .shards.blocks import block_of, is_sharded, local
+from .shards.blocks import block_of, clean, is_sharded, local
 from .shards.exchange import Exchange
 
 logger = logging.getLogger("atoll")
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _FULLY_SHARD = "shard the model with torch.distributed.fsdp.fully_shard (FSDP2), which atoll.Worker takes"
-_WRAPPERS = {"_checkpoint_wrapped_module", "_orig_mod"}  # parts of names that state_dict and files do not have
 
 
 def refuse_sharded(module: Any, optimizers: list[Any]) -> None:
@@ -51,11 +50,6 @@ def fsdp_modules(module: Any) -> list[Any]:
     kind = getattr(getattr(torch.distributed, "fsdp", None), "FSDPModule", None) if torch.distributed.is_available() \
         else None
     return [m for m in module.modules() if isinstance(m, kind)] if kind and isinstance(module, torch.nn.Module) else []
-
-
-def clean(name: str) -> str:
-    """The name of a tensor in state_dict, of its name in named_parameters."""
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 def unwrap(module: Any) -> Any:

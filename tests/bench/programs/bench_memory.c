@@ -33,13 +33,13 @@ struct budget {
 };
 
 struct sizes {
-    uint64_t params, largest;   /* floats */
-    uint64_t up, down;          /* bounds of the payloads, summed over the fragments, bytes */
-    uint64_t up_max, down_max;  /* largest bound of one fragment, bytes */
-    uint64_t codecs;            /* workspace of both codecs of all fragments, bytes */
-    uint64_t model;             /* activations, logits, packing buffers, bytes */
-    uint64_t optimizer_vectors; /* state vectors of the outer optimizer */
-    bool up_feedback, down_feedback, async;
+    uint64_t params, largest;                     /* floats */
+    uint64_t up, down;                            /* bounds of the payloads, summed over the fragments, bytes */
+    uint64_t up_max, down_max;                    /* largest bound of one fragment, bytes */
+    uint64_t codecs;                              /* workspace of both codecs of all fragments, bytes */
+    uint64_t model;                               /* activations, logits, packing buffers, bytes */
+    uint64_t optimizer_vectors;                   /* state vectors of the outer optimizer */
+    bool up_feedback, down_feedback, async, half; /* half: outer.state bf16 */
 };
 
 struct sample {
@@ -94,7 +94,8 @@ static enum status measure(struct sizes *s, const struct config *c, struct err *
     TRY(model_split_fragments(c, &layout, err));
     s->params = layout.n_params;
     s->async = c->train.method == METHOD_ASYNC;
-    s->optimizer_vectors = c->outer.optimizer == OPTIMIZER_ADAMW ? 2 : c->outer.optimizer != OPTIMIZER_SGD;
+    s->optimizer_vectors = config_outer_vectors(c);
+    s->half = config_outer_half(c);
     s->up_feedback = !codec_spec_lossless(c->codec.up);
     s->down_feedback = !codec_spec_lossless(c->codec.down);
     TRY(measure_codecs(s, c, &layout, err));
@@ -109,8 +110,8 @@ static void add(struct budget *b, bool design, const char *what, uint64_t bytes)
 
 static void coordinator_budget(struct budget *b, const struct sizes *s)
 {
-    uint64_t vector = 4 * s->params;
-    add(b, true, "theta", vector);
+    uint64_t vector = (s->half ? 2 : 4) * s->params;
+    add(b, true, "theta", 4 * s->params);
     add(b, true, "outer optimizer state", s->optimizer_vectors * vector);
     add(b, true, "downlink residual", s->down_feedback ? vector : 0);
     add(b, true, "accumulator (largest fragment)", 4 * s->largest);

@@ -39,11 +39,11 @@ finish "$pid" 100 0 "status --watch --json"
 finish "$run" 60 0 "atoll launch" # the run is done before summary.json is there
 "$BIN/atoll" status run --json >finished.json || fail "status of a finished run"
 "$BIN/atoll" status run >finished.txt || fail "status of a finished run, for people"
-# A page has units; it has neither keys of the JSON, nor raw numbers, nor zeros, nor a line without a value.
+# A page has units; beside advice it has neither keys, nor raw numbers, nor zeros, nor a line without a value.
 for page in running remote stopped finished; do
     grep -qE '^run +e2e, diloco' $page.txt || fail "the page does not name the run: $(<$page.txt)"
     grep -qE '^sent +[0-9.]+ [kM]B up, [0-9.]+ [kM]B down' $page.txt || fail "bytes of the page have no unit: $(<$page.txt)"
-    ! grep -nE '[a-su-z]_[a-z]|[0-9]\.[0-9]{5}|[0-9]{6}| 0$| null|fragment|^[a-z ]{12} *$' <<<"$(grep -vE '^(theta_hash|state|warning) ' $page.txt)" ||
+    ! grep -nE '[a-su-z]_[a-z]|[0-9]\.[0-9]{5}|[0-9]{6}| 0$| null|fragment|^[a-z ]{12} *$' <<<"$(grep -vE '^(theta_hash|state|warning|bottleneck) ' $page.txt)" ||
         fail "the page is a dump: $(<$page.txt)"
 done
 for page in running remote; do

@@ -108,6 +108,8 @@ void sim_check_mark_free(struct sim_check *c, struct sim_check_mark *mark);
  * holds their base, values [n_params] the trained parameters; with ddp, values is the gradient. */
 void sim_check_worker_trained(struct sim_check *c, int client, const struct msg_assign *task, uint32_t step,
                               const float *anchor, const float *values);
+/* The trained values are not finite, and the worker's program has added them to the residuals: both are lost. */
+void sim_check_worker_dropped(struct sim_check *c, int client);
 /* The worker's windows, before each message that it sends. unsaved: a save holds back the last byte of each delta. */
 void sim_check_windows(struct sim_check *c, int client, uint64_t down, uint64_t up, bool unsaved);
 void sim_check_worker_evaluates(struct sim_check *c, int client, const struct msg_eval *task, const float *theta);

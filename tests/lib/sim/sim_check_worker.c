@@ -201,6 +201,14 @@ void sim_check_worker_trained(struct sim_check *c, int client, const struct msg_
     }
 }
 
+void sim_check_worker_dropped(struct sim_check *c, int client)
+{
+    for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
+        settle(c, client, f);
+        feedback_reset(&c->workers[client].feedback[f]);
+    }
+}
+
 void sim_check_worker_evaluates(struct sim_check *c, int client, const struct msg_eval *task, const float *theta)
 {
     c->moved_us = c->now_us;

@@ -233,6 +233,7 @@ static void setup_workers(struct plan *p, bool calm)
         w->step_us = 20000 + draw(p, 200000);
         w->eval_us = 10000 + draw(p, 100000);
         w->lazy = draw(p, 2);
+        w->kind = (p->seed + (uint64_t)i) % 3;
         uint64_t start = i < p->n_workers - p->n_late ? draw(p, 1000000) : 500000 + draw(p, 5000000);
         if (p->nan && i == 0) w->nan_round = 1 + draw(p, 2);
         w->disk.save_us = save_times[rng_u64(p->seed, RNG_TEST + 9, (uint64_t)i) % 5];

@@ -86,7 +86,12 @@ static enum status worker_on_config(void *ctx, const struct msg_config *m, struc
     w->evaluated = mem_alloc(n, sizeof(float));
     if (!w->theta || !w->anchor || !w->velocity || !w->gradient || !w->sent || !w->evaluated) return STATUS_NOMEM;
     bool lossless = w->config.train.method == METHOD_DDP || codec_spec_lossless(w->config.codec.up);
-    if (w->client % 2 && !lossless) TRY(device_open("cpu", 1, &w->device, err));
+    if (w->kind == SIM_WORKER_ON_DEVICE && !lossless) TRY(device_open("cpu", 1, &w->device, err));
+    if (w->kind == SIM_WORKER_LENDS) {
+        w->lent_theta = mem_alloc(n, sizeof(float));
+        w->change = mem_alloc(n, sizeof(float));
+        if (!w->lent_theta || !w->change) return STATUS_NOMEM;
+    }
     *model = (struct outer_model){
         .config = &w->config,
         .layout = &w->layout,
@@ -101,6 +106,8 @@ static enum status worker_on_config(void *ctx, const struct msg_config *m, struc
         .inner = {w, worker_inner_parts, worker_inner_load},
         .device = w->device,
         .device_theta = w->theta,
+        .theta = w->lent_theta,
+        .change = w->change,
     };
     return STATUS_OK;
 }
@@ -208,6 +215,18 @@ static void take_anchor(struct sim_worker *w, bool new_round)
     }
 }
 
+/* The program adds its changes to the residuals, and writes means. */
+static void add_changes(struct sim_worker *w)
+{
+    for (uint32_t f = 0; f < w->layout.n_fragments; f++) {
+        const struct fragment *frag = &w->layout.fragments[f];
+        for (uint64_t i = frag->offset; i < frag->offset + frag->count; i++) {
+            float change = w->lent_theta[i] - w->theta[i];
+            w->change[i] = layout_is_mean(&w->layout, f) ? w->theta[i] : w->change[i] + change;
+        }
+    }
+}
+
 static void worker_delta(struct sim_worker *w)
 {
     size_t n = w->layout.n_params;
@@ -222,7 +241,13 @@ static void worker_delta(struct sim_worker *w)
         .compute_us = w->step * w->step_us,
     };
     note_sent(w, w->first_step + w->step, w->theta);
+    bool adds = w->change && outer_loop_adds(&w->config);
+    if (adds) {
+        add_changes(w);
+        result.values = NULL;
+    }
     enum status status = outer_loop_train_done(w->loop, &result, sim_net_now(w->net));
+    if (status == STATUS_NONFINITE && adds) sim_check_worker_dropped(w->check, w->client);
     if (status != STATUS_OK && status != STATUS_NONFINITE && outer_loop_want(w->loop) != OUTER_FAILED)
         sim_check_fail(w->check, "worker-%d: train_done returns %s but the loop continues", w->client,
                        status_text(status));
@@ -383,6 +408,7 @@ void sim_worker_init(struct sim_worker *w, struct sim_net *net, struct sim_check
         .check = check,
         .toy = toy,
         .client = client,
+        .kind = client % 3,
         .step_us = 100000,
         .eval_us = 50000,
         .nan_round = UINT64_MAX,
@@ -405,6 +431,9 @@ static void worker_unload(struct sim_worker *w)
     mem_free(w->gradient);
     mem_free(w->sent);
     mem_free(w->evaluated);
+    mem_free(w->lent_theta);
+    mem_free(w->change);
+    w->lent_theta = w->change = NULL;
     w->sent = w->evaluated = NULL;
     w->theta = w->anchor = w->velocity = NULL;
     w->gradient = NULL;

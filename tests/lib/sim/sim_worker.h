@@ -24,7 +24,8 @@ struct sim_worker {
     uint64_t step_us, eval_us; /* compute time of an inner step and of an evaluation */
     bool lazy;                 /* reads its messages only between inner steps, like the real trainer */
     uint64_t nan_round;        /* produces NaN once in this round; UINT64_MAX: never */
-    uint8_t stranger;          /* part of its uuid; sim_worker_forget increments it */
+    enum { SIM_WORKER_COPIES, SIM_WORKER_ON_DEVICE, SIM_WORKER_LENDS } kind; /* by client */
+    uint8_t stranger; /* part of its uuid; sim_worker_forget increments it */
 
     /* the process */
     bool up, frozen;
@@ -39,7 +40,8 @@ struct sim_worker {
     bool built;
     float *theta, *anchor, *velocity; /* [n_params] each */
     double *gradient;                 /* [n_params] */
-    struct device *device;            /* makes the deltas of every second worker, if its codec can */
+    struct device *device;            /* ON_DEVICE: makes the deltas, if the codec can */
+    float *lent_theta, *change;       /* LENDS: outer_model.theta and change, [n_params] each; otherwise NULL */
     enum { SIM_WORKER_IDLE, SIM_WORKER_TRAINS, SIM_WORKER_EVALUATES } busy;
     struct msg_assign task;
     struct msg_eval eval;

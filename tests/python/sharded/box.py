@@ -1,7 +1,8 @@
-"""A worker of one or several processes: [torchrun] box.py NAME OPTIONS
+"""Workers of one or several processes: [torchrun] box.py LIST
 
-OPTIONS is JSON, with the defaults below. It trains tiny_gpt2 on token shards, in the way of `parallel`. `record`: a folder
-for NAME.npz of rank 0: r1, r2, ... [n_params], the whole parameters at the start of each round, and `end`.
+LIST is JSON: the options of one worker after the other, with the defaults below. Each worker trains tiny_gpt2 on token
+shards, in the way of `parallel`. `record`: a folder for NAME.npz of rank 0: r0, r1, ... [n_params], the whole parameters
+at the start of each round, and `end`.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from torch.distributed.tensor import Shard
 
 import atoll
+from atoll.train.shards import segment
 from rig import GPT2 as SIZES
 from tiny_gpt2 import GPT2, Block, loss_of
 from torch_program import Numbered
 
 DEFAULTS = {
+    "name": "",
     "run": "",
     "folder": "",
     "data": "",
@@ -116,17 +119,22 @@ def whole(model: GPT2) -> np.ndarray:
     return torch.cat([p.detach().float().reshape(-1) for p in full]).numpy().copy()
 
 
-def main(name: str, given: dict[str, Any]) -> None:
-    o = {**DEFAULTS, **given}
+def main(listed: list[dict[str, Any]]) -> None:
     torch.set_num_threads(1)
-    rank, size = 0, 1
-    if o["parallel"] != "one":
+    rank, size, found = 0, 1, segment._open
+    if "RANK" in os.environ:
         dist.init_process_group("gloo")
         rank, size = dist.get_rank(), dist.get_world_size()
-    if rank in o["elsewhere"]:
-        from atoll.train.shards import segment
+    for given in listed:
+        o = {**DEFAULTS, **given}
+        segment._open = (lambda place: -1) if rank in o["elsewhere"] else found
+        train(o, rank, size)
+    if size > 1:
+        dist.destroy_process_group()
 
-        segment._open = lambda place: -1
+
+def train(o: dict[str, Any], rank: int, size: int) -> None:
+    name = o["name"]
     model = trained = make_model(o)
     if o["parallel"] in ("fsdp", "hsdp"):
         trained = model = sharded(model, o)
@@ -175,11 +183,9 @@ def main(name: str, given: dict[str, Any]) -> None:
     end = whole(model)
     if o["record"] and rank == 0:
         np.savez(f"{o['record']}/{name}.npz", end=end, **starts)
-    print(f"rank {rank} hash {worker.info().theta_hash} calls {calls} names {','.join(t.name for t in worker.model.tensors)}",
-          flush=True)
-    if o["parallel"] != "one":
-        dist.destroy_process_group()
+    names = ",".join(t.name for t in worker.model.tensors) if rank == 0 else ""
+    print(f"{name} rank {rank} hash {worker.info().theta_hash} calls {calls} {names}", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], json.loads(sys.argv[2]))
+    main(json.loads(sys.argv[1]))

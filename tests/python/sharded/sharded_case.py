@@ -19,28 +19,40 @@ SECONDS = 120
 class ShardedRun(TorchRun):
     """A run, and boxes of several processes."""
 
-    def box(self, name: str, processes: int = 1, **options):
-        """Starts a worker of `processes` ranks."""
-        given = {"run": str(self.run_dir), "folder": str(self.folder), "data": str(self.folder / "data"), **options}
+    def box(self, name: str, processes: int = 1, *more: dict, **options):
+        """Starts a worker of `processes` ranks, and after it those of `more`."""
+        given = {"name": name, "run": str(self.run_dir), **options}
+        common = {"folder": str(self.folder), "data": str(self.folder / "data")}
         launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        command = [sys.executable, *(launch if processes > 1 else []), PROGRAM, name, json.dumps(given)]
+        listed = json.dumps([{**common, **one} for one in (given, *more)])
+        command = [sys.executable, *(launch if processes > 1 else []), PROGRAM, listed]
         return self.start(command, f"{name}.log", PYTHONPATH=os.pathsep.join(sys.path), OMP_NUM_THREADS="1")
 
-    def train(self, name: str, processes: int = 1, sections: dict | None = None, **options) -> dict[str, np.ndarray]:
-        """A run of its own with one worker: the whole parameters at the start of each round, and at its end."""
-        self.run_dir = self.folder / f"run-{name}"
-        settings = {"train": {"max_steps": 25, "batch_size": 8}, **(sections or {})}
-        coordinator = self.start_coordinator(**settings)
-        worker = self.box(name, processes, record=str(self.folder), **options)
-        for process in (worker, coordinator):
+    def train(self, processes: int = 1, sections: dict | None = None, **workers: dict) -> dict[str, dict]:
+        """One worker after the other, each with a run of its own: name -> the whole parameters at the start of each round,
+        and at its end."""
+        listed, coordinators = [], []
+        for name, options in workers.items():
+            self.run_dir = self.folder / f"run-{name}"
+            settings = {"train": {"max_steps": 25, "batch_size": 8}, **(sections or {})}
+            coordinators.append(self.start_coordinator(**settings))
+            self.wait_for(20, "the coordinator", (self.run_dir / "address").exists)
+            listed.append({"name": name, "run": str(self.run_dir), "record": str(self.folder), "odd": True, **options})
+        self.last = listed[0].pop("name")
+        box = self.box(self.last, processes, *listed[1:], **listed[0])
+        for process in (box, *coordinators):
             self.finish(process, SECONDS)
-        self.assertEqual(self.theta(name), self.summary()["theta_hash"])
-        return self.recorded(name)
+        for name in workers:
+            self.run_dir = self.folder / f"run-{name}"
+            self.assertEqual(self.theta(name), self.summary()["theta_hash"])
+        return {name: self.recorded(name) for name in workers}
+
+    def printed(self, name: str) -> tuple[str, int, str]:
+        """What rank 0 of a worker printed at its end: theta_hash, calls of evaluate, names of the tensors."""
+        logs = "".join(path.read_text() for path in self.folder.glob("*.log"))
+        found = re.findall(rf"^{name} rank 0 hash (\w+) calls (\d+) (\S+)", logs, re.M)
+        self.assertEqual(len(found), 1, self.logs())
+        return found[0][0], int(found[0][1]), found[0][2]
 
     def theta(self, name: str) -> str:
-        found = re.findall(r"rank 0 hash (\w+)", self.log(name))
-        self.assertEqual(len(found), 1, self.log(name))
-        return found[0]
-
-    def names(self, name: str) -> str:
-        return re.findall(r"rank 0 .* names (\S+)", self.log(name))[0]
+        return self.printed(name)[0]

@@ -8,20 +8,46 @@ import numpy as np
 
 from sharded_case import ShardedRun
 
+FSDP, DDP, HSDP = ({"parallel": kind} for kind in ("fsdp", "ddp", "hsdp"))
+WRAPPED: dict[str, list[str]] = {
+    "checkpoint": ["checkpoint", "accumulate", "offload"],
+    "meta": ["meta", "columns", "keep"],
+    "compile": ["compile"],
+    "layers": ["layers", "checkpoint"],
+}
+
 
 class Equality(ShardedRun):
-    def compare(self, expected: dict, name: str, got: dict, bound: float) -> None:
-        self.assertEqual(sorted(got), sorted(expected))
-        worst = max(float(np.abs(got[key] - expected[key]).max()) for key in expected)
-        print(f"{name}: at most {worst:.2g} beside one process (bound {bound:g})", flush=True)
-        self.assertLessEqual(worst, bound)
+    def compare(self, expected: dict, got: dict[str, dict], bound: float) -> None:
+        for name, one in got.items():
+            self.assertEqual(sorted(one), sorted(expected))
+            worst = max(float(np.abs(one[key] - expected[key]).max()) for key in expected)
+            print(f"{name}: at most {worst:.2g} beside one process (bound {bound:g})", flush=True)
+            self.assertLessEqual(worst, bound)
         self.assertGreater(float(np.abs(expected["end"] - expected["r0"]).max()), 1e-2)
 
     def test_fp32(self) -> None:
-        one = self.train("one", odd=True)
-        for parallel, processes in (("ddp", 2), ("fsdp", 2), ("fsdp", 4), ("ddp", 4), ("hsdp", 4)):
-            name = f"{parallel}{processes}"
-            self.compare(one, name, self.train(name, processes, parallel=parallel, odd=True), 1e-6)
+        one = self.train(one={})["one"]
+        self.compare(one, self.train(2, ddp2=DDP, fsdp2=FSDP), 1e-6)
+        self.compare(one, self.train(4, ddp4=DDP, fsdp4=FSDP, hsdp4=HSDP), 1e-6)
+
+    def test_wrappers(self) -> None:
+        """Activation checkpointing, gradient accumulation, CPU offload, initialization on the meta device, shards of
+        columns, parameters that stay whole after forward, torch.compile: parameters and names of one process."""
+        one = self.train(one={})["one"]
+        self.compare(one, self.train(2, **{name: {**FSDP, "with": with_} for name, with_ in WRAPPED.items()}), 1e-6)
+        for name in WRAPPED:
+            self.assertEqual(self.printed(name)[2], self.printed("one")[2])
+
+    def test_bf16(self) -> None:
+        """A policy of bf16, and parameters of bf16, to the rounding of 8 bits; both forms of the exchange."""
+        for codec in ("fp32", "int8"):
+            sections = {"codec": {"up": codec, "down": "fp32"}}
+            one = self.train(1, sections, **{f"full-{codec}": {}, f"half-{codec}": {"dtype": "bfloat16"}})
+            policy = self.train(2, sections, **{f"policy-{codec}": {**FSDP, "policy": "bf16"}})
+            self.compare(one[f"full-{codec}"], policy, 2**-7)
+            halves = {f"{kind}-{codec}": {"parallel": kind, "dtype": "bfloat16"} for kind in ("ddp", "fsdp")}
+            self.compare(one[f"half-{codec}"], self.train(2, sections, **halves), 2**-7)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ LATEST_KILL_S = 0.4  # after a round, or after a start
 def children(pid: int) -> list[int]:
     """The direct children of a process, and none if it is gone."""
     try:
-        return [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+        lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+        return [int(child) for text in lists for child in text.split()]
     except OSError:
         return []
 
@@ -94,8 +95,8 @@ class BoxRun(RunTest):
         folder = str(self.boxes_dir / name)
         if name == "native":
             data = [f"--data.{part}={self.folder}/data/{part}_*.bin" for part in ("train", "val")]
-            return self.start([atoll.program("atoll-worker"), "--join", str(self.run_dir), "--dir", folder, "--name", name,
-                               *data, "--train.threads=1"], f"{name}.log")
+            command = [atoll.program("atoll-worker"), "--join", str(self.run_dir), "--dir", folder, "--name", name]
+            return self.start([*command, *data, "--train.threads=1"], f"{name}.log")
         given = {"run": str(self.run_dir), "folder": str(self.boxes_dir), "data": str(self.folder / "data"),
                  "kind": self.kind, "pause": self.pause}
         return self.start([sys.executable, *LAUNCHER, PROGRAM, name, json.dumps(given)], f"{name}.log",
@@ -122,7 +123,7 @@ class BoxRun(RunTest):
         return {rank: pid for rank, pid in found.items() if rank is not None}
 
     def strike(self, victim: str) -> bool:
-        """kill -9 of "coordinator", "native", a box ("box-a") or one of its ranks ("box-a/1"). False: it is starting."""
+        """kill -9 of "coordinator", "native", a box ("box-a") or a rank ("box-a/1"). False: the rank is starting."""
         node, _, rank = victim.partition("/")
         self.assertIsNone(self.nodes[node].poll(), f"{victim} ended before its kill\n{self.logs()}")
         if rank:
@@ -149,7 +150,7 @@ class BoxRun(RunTest):
 
 
 class Storm:
-    """Kills at random moments, which it prints: between rounds, in them, in saves, and while something else restarts."""
+    """Kills at random moments, which it prints: in rounds, in saves, and at once after another kill."""
 
     def __init__(self, run: BoxRun, victims: list[str], seed: int) -> None:
         self._run, self._rng, self._victims = run, random.Random(seed), list(victims)

@@ -268,4 +268,146 @@ TEST_WITH(test_lent_parameters_start_an_external_run, tmpdir_make, stop)
     }
 }
 
+/* --- kill -9 ------------------------------------------------------------------------------------------------------ */
+
+enum moment { IN_STEPS, AFTER_ADDING, AFTER_PUSH, AFTER_UPDATE, MOMENTS };
+
+/* A process of the worker that dies in this round. */
+static void die_in_round(int rounds, enum moment moment)
+{
+    struct atoll_round round;
+    struct program *p = &programs[0];
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child) {
+        int how;
+        assert_int_equal(waitpid(child, &how, 0), child);
+        assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
+        return;
+    }
+    open_program(p, 0, turned);
+    for (int r = 0; r < rounds; r++) {
+        if (next_event(1) != ATOLL_TRAIN) _exit(1);
+        train(p);
+    }
+    if (next_event(1) != ATOLL_TRAIN) _exit(1);
+    train_steps(p, &round);
+    if (moment > IN_STEPS) hand_over(p);
+    if (moment > AFTER_ADDING) assert_int_equal(atoll_push(p->a, &error), ATOLL_OK);
+    if (moment > AFTER_PUSH) (void)next_event(1);
+    kill(getpid(), SIGKILL);
+}
+
+TEST_WITH(test_killed_programs_continue_with_the_same_bits, tmpdir_make, stop)
+{
+    static const char *const all[] = {
+        "{train: {method: diloco, " LONG "}, codec: {up: int8, down: int8}}",
+        "{train: {method: local-sgd, " LONG "}, codec: {up: 'topk:16/256+sign', down: auto}}",
+    };
+    for (size_t i = 0; i < 2; i++) {
+        uint64_t hash = run(all[i], &copied, NULL);
+        for (int moment = IN_STEPS; moment < MOMENTS; moment++) {
+            api_rig_start(all[i]);
+            die_in_round(moment, (enum moment)moment);
+            die_in_round(1, (enum moment)(MOMENTS - 1 - moment));
+            open_program(&programs[0], 0, lent);
+            while (next_event(1) == ATOLL_TRAIN) train(&programs[0]);
+            if (atoll_theta_hash(programs[0].a) != hash) fail_msg("%s, moment %d", all[i], moment);
+            atoll_close(programs[0].a);
+            api_rig_stop();
+            clear();
+        }
+    }
+}
+
+/* Returns the hash after a run whose worker is closed and opened again after each of the first rounds. */
+static uint64_t restart(const struct form *even, const struct form *odd)
+{
+    struct program *p = &programs[0];
+    api_rig_start("{train: {method: local-sgd, " LONG "}, codec: {up: 'topk:16/256+sign', down: auto}}");
+    for (int r = 0; r < 5; r++) {
+        open_program(p, 0, r % 2 ? *odd : *even);
+        for (enum atoll_event event; (event = next_event(1)) == ATOLL_TRAIN;) {
+            train(p);
+            if (r == 4) continue;
+            if (r) assert_int_equal(next_event(1), ATOLL_TRAIN); /* the first one leaves before the update */
+            break;
+        }
+        if (r < 4) atoll_close(p->a);
+    }
+    uint64_t hash = atoll_theta_hash(p->a);
+    atoll_close(p->a);
+    api_rig_stop();
+    clear();
+    return hash;
+}
+
+/* A program with atoll_params continues what one with theta and change saved, and the reverse. */
+TEST_WITH(test_saved_states_have_one_form, tmpdir_make, stop)
+{
+    uint64_t hash = restart(&copied, &copied);
+    assert_int_equal(restart(&copied, &lent), hash);
+    assert_int_equal(restart(&turned, &copied), hash);
+    assert_int_equal(restart(&lent, &turned), hash);
+}
+
+/* --- faults ------------------------------------------------------------------------------------------------------- */
+
+/* What the program added cannot be told from the residual: both are dropped, and the run goes on. */
+TEST_WITH(test_nonfinite_change_resets_the_residual, tmpdir_make, stop)
+{
+    struct atoll_round round;
+    struct program *p = &programs[0];
+    api_rig_start("{train: {method: diloco, " LONG "}, codec: {up: int8, down: int8}}");
+    open_program(p, 0, turned);
+    assert_int_equal(next_event(1), ATOLL_TRAIN);
+    train(p);
+    assert_int_equal(next_event(1), ATOLL_TRAIN);
+    assert_int_equal(atoll_exchanges(p->a), ATOLL_CHANGES);
+    uint64_t kept = 0, hash = atoll_theta_hash(p->a);
+    for (uint64_t i = 0; i < p->n; i++) kept += p->change[i] != 0;
+    assert_true(kept > p->n / 2); /* the residual of int8 */
+    train_steps(p, &round);
+    p->trained[own_offset(p, 1) + 1] = NAN;
+    hand_over(p);
+    assert_int_equal(atoll_push(p->a, &error), ATOLL_NONFINITE);
+    char name[300];
+    snprintf(name, sizeof name, "tensor '%s' has 1 value that is NaN or infinite", p->tensors[1].name);
+    if (!strstr(error.text, name)) fail_msg("%s", error.text);
+    for (uint64_t i = 0; i < p->n; i++) assert_true(p->change[i] == 0);
+    assert_int_equal(atoll_theta_hash(p->a), hash);
+    while (next_event(1) == ATOLL_TRAIN) train(p);
+    assert_true(atoll_theta_hash(p->a) != hash);
+    atoll_close(p->a);
+}
+
+static void refuse(const struct atoll_options *o, const char *what)
+{
+    struct atoll *a;
+    assert_int_equal(atoll_open(&a, o, &error), ATOLL_INVALID);
+    if (!strstr(error.text, what)) fail_msg("%s", error.text);
+}
+
+TEST_WITH(test_options_are_checked, tmpdir_make, stop)
+{
+    struct atoll *a;
+    api_rig_start("{log: {level: info}}");
+    struct atoll_options o = api_rig_options(0, "w0");
+    o.theta = programs[0].theta;
+    refuse(&o, "options.theta needs options.change");
+    o.change = o.theta;
+    o.theta = NULL;
+    refuse(&o, "options.theta needs options.change");
+    o.theta = o.change;
+    refuse(&o, "options.theta and options.change are the same memory");
+    o.size = offsetof(struct atoll_options, theta); /* a program of an earlier atoll.h has no such members */
+    assert_int_equal(atoll_open(&a, &o, &error), ATOLL_OK);
+    assert_non_null(atoll_params(a));
+    assert_int_equal(atoll_offset(a, 1), api_rig_layout()->tensors[1].offset);
+    assert_int_equal(atoll_offset(a, 1000), 0);
+    assert_int_equal(atoll_offset(NULL, 0), 0);
+    assert_int_equal(atoll_exchanges(NULL), ATOLL_PARAMETERS);
+    atoll_close(a);
+}
+
 TEST_MAIN(NULL, NULL)

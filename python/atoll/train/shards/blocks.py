@@ -14,6 +14,12 @@ from ..._lib import InvalidError
 from ..ranks import Ranks
 
 _ROWS = 1 << 24  # numbers that are worked on at a time: temporary tensors have at most this size, or that of one row
+_WRAPPERS = {"_checkpoint_wrapped_module", "_orig_mod"}  # of activation checkpointing, and torch.compile of a layer
+
+
+def clean(name: str) -> str:
+    """A tensor's name without the wrappers of modules, as files have it."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 class Block(NamedTuple):

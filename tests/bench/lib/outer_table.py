@@ -7,8 +7,10 @@ outer_table.py table ROWS FILE                             print the table of al
 import json
 import statistics
 import sys
+from pathlib import Path
 
-import machine
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+import machine  # noqa: E402
 
 
 def read(paths):
