@@ -40,6 +40,19 @@ class Equality(ShardedRun):
         for name in WRAPPED:
             self.assertEqual(self.printed(name)[2], self.printed("one")[2])
 
+    def test_added_changes(self) -> None:
+        """With a lossy codec each number's change is added once, also where ranks hold replicas. A code of int8 may fall
+        on the other side: an error of 1/127 of the largest change."""
+        sections = {"codec": {"up": "int8", "down": "fp32"}}
+        one = self.train(1, sections, one={})["one"]
+        self.compare(one, self.train(4, sections, ddp4=DDP, fsdp4=FSDP, hsdp4=HSDP), 1e-2)
+
+    def test_exchange_in_a_forward(self) -> None:
+        """A loop with data of its own: the forward that finds a sync point due has the new parameters."""
+        own = {"with": ["own"]}
+        ends = [self.train(1, one=own)["one"]["end"], self.train(2, fsdp={**FSDP, **own})["fsdp"]["end"]]
+        self.assertLessEqual(float(np.abs(ends[0] - ends[1]).max()), 1e-6)
+
     def test_bf16(self) -> None:
         """A policy of bf16, and parameters of bf16, to the rounding of 8 bits; both forms of the exchange."""
         for codec in ("fp32", "int8"):
