@@ -25,12 +25,18 @@ class Equality(ShardedRun):
             worst = max(float(np.abs(one[key] - expected[key]).max()) for key in expected)
             print(f"{name}: at most {worst:.2g} beside one process (bound {bound:g})", flush=True)
             self.assertLessEqual(worst, bound)
-        self.assertGreater(float(np.abs(expected["end"] - expected["r0"]).max()), 1e-2)
+        self.assertGreater(float(np.abs(expected["end"] - expected["r0"]).max()), 100 * min(bound, 1e-4))
 
     def test_fp32(self) -> None:
         one = self.train(one={})["one"]
         self.compare(one, self.train(2, ddp2=DDP, fsdp2=FSDP), 1e-6)
         self.compare(one, self.train(4, ddp4=DDP, fsdp4=FSDP, hsdp4=HSDP), 1e-6)
+
+    def test_adamw(self) -> None:
+        """Adam divides by the root of small sums, whose order differs between numbers of processes."""
+        adam = {"optimizer": "adamw", "rate": 1e-3}
+        one = self.train(1, one=adam)["one"]
+        self.compare(one, self.train(2, ddp2={**DDP, **adam}, fsdp2={**FSDP, **adam}), 1e-4)
 
     def test_wrappers(self) -> None:
         """Activation checkpointing, gradient accumulation, CPU offload, initialization on the meta device, shards of
