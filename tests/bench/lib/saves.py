@@ -20,11 +20,12 @@ STEPS = 5  # of a round
 
 
 def measure(args: argparse.Namespace, root: str, build: str, every: str, ranks: int) -> dict[str, object]:
-    """One run: the median duration of its last rounds, and how often it saved in the end."""
+    """One run: the mean duration of its last rounds, and how often it saved in the end."""
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         run, config = os.path.join(folder, "run"), os.path.join(folder, "run.yaml")
         with open(config, "w") as f:
-            f.write(f"run: {{name: saves}}\nmodel: {{family: external}}\ncheckpoint: {{every: 0, worker_every: {every}}}\n"
+            f.write("run: {name: saves}\nmodel: {family: external}\n"
+                    f"checkpoint: {{every: 0, worker_every: {every}}}\n"
                     f"train: {{method: diloco, max_steps: {STEPS * args.rounds}, sync_every: {STEPS}, batch_size: 2,"
                     " eval_every: 0}\ncodec: {up: int8:256, down: int8:256}\n"
                     "coordinator: {listen: 'tcp://127.0.0.1:*'}\n")
@@ -49,7 +50,7 @@ def measure(args: argparse.Namespace, root: str, build: str, every: str, ranks: 
     rounds = json.loads(done.stdout.splitlines()[-1])
     chosen = re.findall(r"so it saves every (\d+) rounds: a kill costs at most (\d+)", done.stderr)
     last = rounds[len(rounds) // 2 :]
-    return {"median_s": statistics.median(last), "mean_s": statistics.mean(last), "chosen": chosen[-1] if chosen else None}
+    return {"mean_s": statistics.mean(last), "chosen": chosen[-1] if chosen else None}
 
 
 def main() -> None:
@@ -65,8 +66,9 @@ def main() -> None:
     p.add_argument("--folder", default=None)
     args = p.parse_args()
     root, rows = os.path.dirname(os.path.dirname(os.path.dirname(HERE))), []
-    print(f"state {args.mb:.0f} MB, disk {args.rate:.0f} MB/s of each process, {STEPS} steps of {args.step_s} s a round")
-    print(f"{'ranks':>5}  {'worker_every':<16}  {'seconds a round':>15}  {'for saves':>9}  saves every, a kill costs at most")
+    print(f"state {args.mb:.0f} MB, disk {args.rate:.0f} MB/s of each process, rounds of {STEPS} x {args.step_s} s")
+    print(f"{'ranks':>5}  {'worker_every':<16}  {'seconds a round':>15}  {'for saves':>9}  "
+          "saves every, a kill costs at most")
     for ranks in args.ranks:
         plain = None
         forms = [("0", root, args.build), ("1", root, args.build), ("auto", root, args.build)]

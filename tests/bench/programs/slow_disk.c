@@ -1,5 +1,5 @@
-/* Preloaded into workers by `./run bench saves`: the files of saved states (state.*) are written at BENCH_DISK_RATE bytes
- * a second by each process, as on a slow disk whose cache is full. */
+/* Preloaded into workers by `./run bench saves`: the files of saved states (state.*) are written at BENCH_DISK_RATE
+ * bytes a second by each process, as on a slow disk whose cache is full. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdio.h>
