@@ -30,5 +30,8 @@ with atoll.Worker(model, join=run, dir=folder, name="bench", state=[moments], ma
             begun.append(time.perf_counter())
         time.sleep(step_s)
         worker.step(1.0)
+if "RANK" in os.environ:
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
 if rank == 0:
     print(json.dumps([b - a for a, b in zip(begun, begun[1:])]))
