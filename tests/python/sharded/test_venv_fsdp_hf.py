@@ -83,7 +83,7 @@ class FsdpTest(rig.RunTest):
         self.assertEqual(self.train_killed("killed", **options), self.train("whole", **options))
         steps = self.events("step")
         self.assertEqual({e["step"] for e in steps}, set(range(1, 21)))
-        self.assertTrue(all(e["grad_norm"] > 0 and e["lr"] >= 0 for e in steps), steps)
+        self.assertTrue(all(e["lr"] >= 0 and e["loss"] > 0 for e in steps), steps)
         self.assertEqual(self.summary()["tokens"], 2 * 20 * 4 * 16)
 
     def test_lora(self) -> None:
