@@ -16,9 +16,11 @@ from .schedules import differ
 logger = logging.getLogger("atoll")
 
 
-def detached(loss: Any) -> Any:
-    """A loss without its graph."""
-    return loss.detach() if hasattr(loss, "detach") else loss
+def detached(value: Any) -> Any:
+    """A loss or a norm without its graph. Of a DTensor, such as a norm of sharded gradients, the whole: all ranks call
+    it."""
+    value = value.detach() if hasattr(value, "detach") else value
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
 def on_gpu(value: Any) -> bool:

@@ -34,7 +34,8 @@ class Adapter:
         from peft import get_peft_model_state_dict  # type: ignore[import-not-found]
 
         values = module.state_dict()
-        file = get_peft_model_state_dict(module, state_dict=values, adapter_name=self._name, save_embedding_layers=False)
+        options = {"state_dict": values, "adapter_name": self._name, "save_embedding_layers": False}
+        file = get_peft_model_state_dict(module, **options)
         if not _is_peft_model(module):
             file = {f"base_model.model.{name}": t for name, t in file.items()}
         # The file's tensors are those of state_dict. Parameters in shards have no address to compare.

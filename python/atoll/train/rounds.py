@@ -198,7 +198,7 @@ class Rounds:
         if self._ranks_agree:
             return
         rows = self._ranks.gather(self._model.digests().tobytes())
-        differ = _differing_replicas([np.frombuffer(row, np.uint64).reshape(-1, 2) for row in rows])
+        differ = differing_replicas([np.frombuffer(row, np.uint64).reshape(-1, 2) for row in rows])
         if differ:
             raise _lib.Error(
                 f"processes {differ[0]} and {differ[1]} of torchrun hold different parameters after {self.steps} "
@@ -316,8 +316,8 @@ def shared_parts(task: _lib.Evaluation, ranks: Ranks, together: bool) -> Iterato
         yield whole, rank == 0
 
 
-def _differing_replicas(rows: list[np.ndarray]) -> tuple[int, int] | None:
-    """rows: [n, 2] of each rank: the block of each tensor, and a digest of its values. Two ranks whose values differ."""
+def differing_replicas(rows: list[np.ndarray]) -> tuple[int, int] | None:
+    """Two ranks whose values differ. rows: [n, 2] of each rank: the block and a digest of the values of each tensor."""
     for i in range(len(rows[0])):
         seen: dict[int, tuple[int, int]] = {}
         for rank, row in enumerate(rows):

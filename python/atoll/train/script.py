@@ -68,7 +68,7 @@ class Script:
         if loss is not None:
             notes.losses = [(detached(loss), 1)]
         notes.lr = notes.lr if lr is None else float(lr)
-        notes.grad_norm = notes.grad_norm if grad_norm is None else float(grad_norm)
+        notes.grad_norm = notes.grad_norm if grad_norm is None else float(detached(grad_norm))
         self.count()
 
     def count(self) -> None:
@@ -118,7 +118,7 @@ class Script:
             return
         items, tokens = kwargs.get("num_items_in_batch"), self._weight()
         if items is not None:  # the loss is divided by the tokens of the whole step
-            loss = loss.detach() * items / (tokens.clamp(min=1) if on_gpu(tokens) else max(1, tokens))
+            loss = detached(loss) * items / (tokens.clamp(min=1) if on_gpu(tokens) else max(1, tokens))
         self._tally.note_loss(loss, tokens)
 
     def _weight(self) -> Any:

@@ -1,7 +1,7 @@
 """A PyTorch module as a list of tensors: names, shapes, and the objects that the module has for them now.
 
-The run's parameters are one fp32 array in host memory (shards/exchange.py). Parameters of bf16 and fp16 start a round as
-the rounded values; what the round changed is added to the fp32 values, so that an unchanged parameter sends zero.
+shards/exchange.py moves their values. Parameters of bf16 and fp16 start a round as the rounded fp32 values of the run;
+what the round changed is added to the fp32 values, so that an unchanged parameter sends zero.
 """
 
 from __future__ import annotations
@@ -336,9 +336,9 @@ class TorchModel:
     def version(self, by_value: bool) -> list[float]:
         """Differs after a change of the parameters. by_value: also after one through `p.data`; not on a GPU, whose
         values would have to be waited for."""
-        ends = [local(e.tensor) for e in self._ends]
         if not by_value:
-            return [t._version for t in ends]
+            return [e.tensor._version for e in self._ends]
+        ends = [local(e.tensor) for e in self._ends]
         on_cpu = [t for t in ends if t.device.type == "cpu" and t.is_contiguous()]
         return [float(t.as_strided((min(64, t.numel()),), (1,)).sum()) for t in on_cpu]
 

@@ -1,8 +1,8 @@
 """Workers of one or several processes: [torchrun] box.py LIST
 
 LIST is JSON: the options of one worker after the other, with the defaults below. Each worker trains tiny_gpt2 on token
-shards, in the way of `parallel`. `record`: a folder for NAME.npz of rank 0: r0, r1, ... [n_params], the whole parameters
-at the start of each round, and `end`.
+shards, in the way of `parallel`. `record`: a folder for NAME.npz of rank 0: r0, r1, ... [n_params], the whole
+parameters at the start of each round, and `end`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DEFAULTS = {
     "record": "",
     "frozen": False,  # the embeddings do not train
     "evaluate": False,
-    "with": [],  # compile, layers, checkpoint, offload, meta, columns, accumulate, keep
+    "with": [],  # compile, layers, checkpoint, offload, meta, columns, accumulate, keep, by hand
     "elsewhere": [],  # ranks that find no memory of rank 0, as on another host
     "not_finite": [],  # rank, step: of a parameter that becomes NaN
     "pause": 0.0,
@@ -160,9 +160,9 @@ def train(o: dict[str, Any], rank: int, size: int) -> None:
 
     options = {"evaluate": evaluate, "val": held} if o["evaluate"] else {}
     micro = 2 if "accumulate" in o["with"] else 1
-    starts, n = {}, 0
-    with atoll.Worker(trained, optimizer, join=o["run"], dir=o["dir"] or f"{o['folder']}/{name}", name=name, max_wait=60,
-                      **options) as worker:
+    starts, n, by_hand = {}, 0, "by hand" in o["with"]
+    options.update(join=o["run"], dir=o["dir"] or f"{o['folder']}/{name}", name=name, max_wait=60)
+    with atoll.Worker(trained, None if by_hand else optimizer, **options) as worker:
         for x, y, _ in atoll.batches(data, worker, batch_size=o["batch_size"] // size // micro):
             if o["record"]:
                 starts.setdefault(f"r{worker.round}", whole(model))
@@ -171,10 +171,11 @@ def train(o: dict[str, Any], rank: int, size: int) -> None:
             n += 1
             if n % micro:
                 continue
-            if not o["frozen"]:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
+            norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
             optimizer.step()
             optimizer.zero_grad()
+            if by_hand:
+                worker.step(loss.detach(), grad_norm=norm)
             if o["not_finite"] == [rank, n]:
                 with torch.no_grad():
                     p = list(model.parameters())[-1]

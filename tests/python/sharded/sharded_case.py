@@ -29,8 +29,8 @@ class ShardedRun(TorchRun):
         return self.start(command, f"{name}.log", PYTHONPATH=os.pathsep.join(sys.path), OMP_NUM_THREADS="1")
 
     def train(self, processes: int = 1, sections: dict | None = None, **workers: dict) -> dict[str, dict]:
-        """One worker after the other, each with a run of its own: name -> the whole parameters at the start of each round,
-        and at its end."""
+        """One worker after the other, each with a run of its own. Returns name -> the whole parameters at the start of
+        each round, and at the end."""
         listed, coordinators = [], []
         for name, options in workers.items():
             self.run_dir = self.folder / f"run-{name}"

@@ -14,6 +14,7 @@ WRAPPED: dict[str, list[str]] = {
     "meta": ["meta", "columns", "keep"],
     "compile": ["compile"],
     "layers": ["layers", "checkpoint"],
+    "hand": ["by hand"],  # worker.step, with a norm that is a DTensor
 }
 
 
@@ -47,7 +48,8 @@ class Equality(ShardedRun):
             policy = self.train(2, sections, **{f"policy-{codec}": {**FSDP, "policy": "bf16"}})
             self.compare(one[f"full-{codec}"], policy, 2**-7)
             halves = {f"{kind}-{codec}": {"parallel": kind, "dtype": "bfloat16"} for kind in ("ddp", "fsdp")}
-            self.compare(one[f"half-{codec}"], self.train(2, sections, **halves), 2**-7)
+            # Of parameters of bf16 the largest ones, from 2 to 4, differ by one step.
+            self.compare(one[f"half-{codec}"], self.train(2, sections, **halves), 2**-6)
 
 
 if __name__ == "__main__":

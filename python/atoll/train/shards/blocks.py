@@ -13,7 +13,9 @@ import torch
 from ..._lib import InvalidError
 from ..ranks import Ranks
 
-_ROWS = 1 << 24  # numbers that are worked on at a time: temporary tensors have at most this size, or that of one row
+# Numbers that are worked on at a time: temporary tensors have at most this size, or that of one row. On a CPU they stay
+# in its cache, and malloc keeps their memory.
+_ROWS, _ROWS_CPU = 1 << 24, 1 << 20
 _WRAPPERS = {"_checkpoint_wrapped_module", "_orig_mod"}  # of activation checkpointing, and torch.compile of a layer
 
 
@@ -44,16 +46,11 @@ def is_sharded(t: Any) -> bool:
 
 
 def local(t: Any) -> Any:
-    """The part of a tensor that this process holds, with the same memory and version, and without its graph."""
+    """The part of a tensor that this process holds, with the same memory, and without its graph."""
     if not is_sharded(t):
         return t.detach()
     with torch.no_grad():
         return t.to_local().detach()
-
-
-def full(value: Any) -> Any:
-    """A number of the program, for example a norm of gradients that are DTensors. All processes call it then."""
-    return value.full_tensor() if is_sharded(value) else value
 
 
 def block_of(name: str, t: Any) -> Block:
@@ -118,7 +115,8 @@ def pieces(*tensors: Any) -> Iterator[tuple[Any, ...]]:
     if not t.ndim:
         yield tensors
         return
-    rows = max(1, _ROWS // max(1, t.numel() // max(1, t.shape[0])))
+    most = _ROWS_CPU if all(x.device.type == "cpu" for x in tensors) else _ROWS
+    rows = max(1, most // max(1, t.numel() // max(1, t.shape[0])))
     for at in range(0, t.shape[0], rows):
         yield tuple(x[at : at + rows] for x in tensors)
 

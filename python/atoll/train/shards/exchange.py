@@ -21,10 +21,10 @@ _HALVES = (torch.bfloat16, torch.float16)
 
 
 class Exchange:
-    """entries: objects with `tensor`, `name`, `flags`, `shape`, `dtype` and `block`, equal on all ranks but for the block.
+    """entries: objects with tensor, name, flags, shape, dtype and block. The block is that of this rank.
 
-    Each block has one rank that writes it: a replica on rank 0's host if there is one. Ranks on other hosts send and get
-    their blocks one by one, by way of rank 0. All ranks call each function at the same time.
+    Each block has one rank that writes it: a replica on rank 0's host if there is one. Ranks on other hosts send their
+    blocks to rank 0, and get them from it, one by one. All ranks call each function at the same time.
     """
 
     def __init__(self, entries: list[Any], ranks: Ranks) -> None:
@@ -55,7 +55,8 @@ class Exchange:
             self._registered = int(result) == 0
 
     def place(self, offsets: list[int], changes: bool) -> None:
-        """offsets: of each tensor in theta and change. changes: the library takes theta - trained, but of means the trained values."""
+        """offsets: of each tensor in theta and change. changes: the library takes theta - trained, of means the values.
+        """
         self._offsets, self._changes = offsets, changes
 
     def close(self) -> None:

@@ -38,5 +38,6 @@ def _held(name: str, t: Any) -> tuple[np.ndarray, np.ndarray]:
         start, size = (np.array(x, np.int64)[:, None] for x in block)
         mask = np.all((where >= start) & (where < start + size), axis=0)
         if mask.any():
-            values[mask] = np.frombuffer(bytes_at(part, list((where - start)[:, mask])), np.uint8).reshape(-1, values.shape[1])
+            data = bytes_at(part, list((where - start)[:, mask]))
+            values[mask] = np.frombuffer(data, np.uint8).reshape(-1, values.shape[1])
     return mask, values

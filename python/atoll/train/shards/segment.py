@@ -37,20 +37,18 @@ class Segment:
             self._map_alone()
             self.remote: list[int] = []
             return
-        fd, proof = -1, b""
+        self._fd = -1
         try:
-            if ranks.rank == 0:
-                fd = os.memfd_create("atoll")
-            found = ranks.call(lambda: self._make(fd))
+            found = ranks.call(self._make)
             proof, place = found[:_PROOF], found[_PROOF:].decode()
             if ranks.rank:
-                fd = _open(place)
-            opened = fd >= 0 and self._map(fd, proof)
+                self._fd = _open(place)
+            opened = self._fd >= 0 and self._map(self._fd, proof)
             seen = ranks.gather(b"1" if opened else b"0")
             self.remote = [rank for rank, flag in enumerate(seen) if flag != b"1"]
         finally:
-            if fd >= 0:
-                os.close(fd)  # the mappings keep the memory
+            if self._fd >= 0:
+                os.close(self._fd)  # the mappings keep the memory
 
     def _map_alone(self) -> None:
         """Memory of one process. A forked one does not get it, so that no page is copied while that lives."""
@@ -62,16 +60,17 @@ class Segment:
                 pass
         self._view(memory)
 
-    def _make(self, fd: int) -> bytes:
+    def _make(self) -> bytes:
         """On rank 0: takes the memory, so that its lack is an error here. The proof, and where others find it."""
         try:
-            os.posix_fallocate(fd, 0, self._size)
+            self._fd = os.memfd_create("atoll")
+            os.posix_fallocate(self._fd, 0, self._size)
         except OSError as e:
             raise Error(f"no memory for the parameters and their change, which the processes of this worker share "
                         f"({bytes_text(self._size)}): {e.strerror}") from None
         proof = os.urandom(_PROOF)
-        os.pwrite(fd, proof, 0)
-        return proof + f"/proc/{os.getpid()}/fd/{fd}".encode()
+        os.pwrite(self._fd, proof, 0)
+        return proof + f"/proc/{os.getpid()}/fd/{self._fd}".encode()
 
     def _map(self, fd: int, proof: bytes) -> bool:
         if os.fstat(fd).st_size != self._size or os.pread(fd, _PROOF, 0) != proof:
