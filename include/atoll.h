@@ -43,8 +43,12 @@
  * Ownership.  Strings and arrays in arguments are copied, except where a comment says borrowed. Pointers that the
  *             library returns are valid until atoll_close, unless a shorter time is given.
  * Memory.     Bytes for each parameter: 4 for atoll_params, 4 for the run's parameters (the anchor), 4 for the residual
- *             of a lossy codec, a delta and an update as encoded (1 each with int8, 4 each with fp32). async: 4 more.
- *             Tensors in another order than the run's: 4 more. A line of level info gives the sum. */
+ *             of a lossy codec, a delta and an update as encoded (1 each with int8, 4 each with fp32). Where a delta is
+ *             copied before it is encoded, or deltas of other workers are merged, 4 for those of the largest fragment.
+ *             async: 4 more. Tensors in another order than the run's: 4 more.
+ *             With options.theta and ATOLL_CHANGES: 4 for theta and 4 for change, both of the program, and the encoded
+ *             delta and update: 10 with int8. With ATOLL_PARAMETERS change takes the place of atoll_params, and the
+ *             order costs nothing. A line of level info gives the sum. */
 #ifndef ATOLL_H
 #define ATOLL_H
 

@@ -259,7 +259,7 @@ struct msg_offer {
     uint64_t tokens;       /* tokens trained on: the weight of the delta */
     uint32_t steps;        /* inner steps taken */
     double loss_sum;       /* training loss, nats, summed over tokens; NaN: not known */
-    float norm;            /* L2 norm of the delta */
+    float norm;            /* L2 norm of the delta, with its residual if the program adds to it (outer_model.change) */
     uint64_t compute_us;
 };
 

@@ -207,9 +207,7 @@ static const struct field probe_reply[] = {
 };
 
 static const struct field saves[] = {
-    U64(msg_saves, session), U32_IN(msg_saves, every, 1, UINT32_MAX),
-    U32(msg_saves, worst),   U64(msg_saves, round),
-    END,
+    U64(msg_saves, session), U32_IN(msg_saves, every, 1, UINT32_MAX), U32(msg_saves, worst), U64(msg_saves, round), END,
 };
 static const struct field note[] = {REMARK(msg_note, text), END};
 

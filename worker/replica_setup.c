@@ -38,7 +38,7 @@ enum status replica_config_of(const struct config *c, const struct model_family 
         .opt = inner_opt_config_of(c),
     };
     if (c->train.method == METHOD_DDP)
-        out->opt.kind = OPTIMIZER_SGD;             /* the coordinator runs the optimizer: no moments here */
+        out->opt.kind = OPTIMIZER_SGD;         /* the coordinator runs the optimizer: no moments here */
     out->opt.unread = !config_worker_every(c); /* only saves read the moments */
     return outer_memory_bytes(&out->outer, c, layout, workers, false, err);
 }

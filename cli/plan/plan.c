@@ -182,6 +182,18 @@ enum status plan_step(double *step_s, const struct plan_request *request, struct
     return status;
 }
 
+/* The ranks of a box copy their shards side by side, and save more than an atoll-worker: the residual, too. */
+static void in_box(struct plan *plan, const struct plan_request *request)
+{
+    uint64_t payload = 0;
+    plan->costs.place_s /= request->box->gpus;
+    if (request->adapters) return;
+    for (uint32_t f = 0; f < plan->costs.n_fragments; f++) payload += plan->costs.fragments[f].up_bytes;
+    plan_box_add_payload(&plan->box, &plan->config, payload);
+    const struct plan_costs *c = &plan->costs;
+    plan->costs.save_s = c->sync_s + (c->sync_byte_s + c->byte_s) * (double)plan->box.saved;
+}
+
 enum status plan_make(struct plan *plan, const struct plan_request *request, const struct plan_changes *changes,
                       double **ends_p, struct err *err)
 {
@@ -196,7 +208,7 @@ enum status plan_make(struct plan *plan, const struct plan_request *request, con
     if (status == STATUS_OK && request->box && !request->adapters)
         status = plan_box_make(&plan->box, request->box, &plan->config, &m.layout, request->workers, err);
     if (status == STATUS_OK) status = plan_cost_measure(&plan->costs, &plan->config, &m.layout, request->workers, err);
-    if (request->box) plan->costs.place_s /= request->box->gpus; /* each rank copies its own shards */
+    if (request->box) in_box(plan, request);
     plan->costs.step_s = request->step_s;
     bool ddp = plan->config.train.method == METHOD_DDP || plan->config.train.sync_every == 1;
     uint64_t rounds_max = request->box ? BOX_ROUNDS_MAX : ddp ? DDP_ROUNDS_MAX : ROUNDS_MAX;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/base/minmax.h"
+#include "common/config/sync_points.h"
 #include "worker/outer/outer_loop.h"
 #include "worker/outer/outer_memory.h"
 
@@ -127,8 +128,14 @@ static enum status fill_host(struct plan_box_memory *m, const struct config *c, 
     m->messages = outer.host.messages;
     m->inbox = outer.inbox;
     m->host = m->theta + m->change + m->messages + m->inbox;
-    m->saved = (1 + MOMENTS) * FP32 * layout->n_params;
+    m->saved = outer.host.anchor + outer.host.residual + MOMENTS * FP32 * layout->n_params;
     return STATUS_OK;
+}
+
+void plan_box_add_payload(struct plan_box_memory *m, const struct config *c, uint64_t payload)
+{
+    m->saved += payload;
+    m->copy = config_saves_auto(c) || sync_overlaps(c) || c->train.method == METHOD_ASYNC ? m->saved : 0;
 }
 
 enum status plan_box_make(struct plan_box_memory *m, const struct plan_box *box, const struct config *c,

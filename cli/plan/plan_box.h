@@ -47,12 +47,15 @@ struct plan_box_memory {
     uint64_t layer, root;             /* parameters of one layer, and of everything outside the layers */
     uint64_t theta, change, messages; /* host memory of the box, for all its ranks together */
     uint64_t inbox, host;             /* arriving updates; the sum of the four */
-    uint64_t saved;                   /* a saved state, on the box's disk */
+    uint64_t saved;                   /* a saved state; the folder holds three of them */
+    uint64_t copy;                    /* host memory beside `host` for a save during training; 0: saves need none */
 };
 
 /* INVALID: train.batch_size is not a multiple of the GPUs. */
 enum status plan_box_make(struct plan_box_memory *out, const struct plan_box *box, const struct config *config,
                           const struct layout *layout, uint32_t workers, struct err *err) MUST_CHECK;
+/* Adds the deltas of a round, `payload` bytes, to the saved state. */
+void plan_box_add_payload(struct plan_box_memory *m, const struct config *config, uint64_t payload);
 /* The name of a way in output and JSON: "DDP", "FSDP2", "LoRA", "LoRA on FSDP2". */
 const char *plan_way_name(enum plan_way way);
 

@@ -68,8 +68,12 @@ void plan_box_print_memory(const struct plan *p, const struct plan_box *box)
     printf("theta %.1f, change %.1f, messages %.1f, arriving %.1f GiB\n", gib(m->theta), gib(m->change),
            gib(m->messages), gib(m->inbox));
     printf("coordinator  %s\n", memory_text(p->memory.coordinator_bytes, text));
-    printf("disk         a state of %s a box, saved in %s on a disk like this one's\n",
+    printf("disk         3 states of %s a box; one is written in %s on a disk like this one's\n",
            units_bytes((double)m->saved).text, units_duration(p->costs.save_s).text);
+    if (m->copy)
+        printf("             saved beside the training: %s more of host memory\n", memory_text(m->copy, text));
+    else
+        printf("             an exchange waits for it; not with checkpoint.worker_every auto\n");
 }
 
 static void print_exchange(const char *name, const struct plan *p, uint32_t workers)
@@ -113,9 +117,9 @@ json_t *plan_box_json(const struct plan *p, const struct plan *lora, const struc
     const struct plan_box_memory *m = &p->box;
     json_t *ways = json_array();
     for (int way = 0; way < PLAN_WAYS; way++) json_array_append_new(ways, way_json(&m->ways[way], (enum plan_way)way));
-    json_t *host =
-        json_pack("{s:I,s:I,s:I,s:I,s:I}", "theta", (json_int_t)m->theta, "change", (json_int_t)m->change, "messages",
-                  (json_int_t)m->messages, "arriving", (json_int_t)m->inbox, "total", (json_int_t)m->host);
+    json_t *host = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I}", "copy", (json_int_t)m->copy, "theta", (json_int_t)m->theta,
+                             "change", (json_int_t)m->change, "messages", (json_int_t)m->messages, "arriving",
+                             (json_int_t)m->inbox, "total", (json_int_t)m->host);
     return json_pack("{s:I,s:f,s:o,s:o,s:I,s:o,s:o}", "gpus", (json_int_t)box->gpus, "gpu_gib", box->gpu_gib, "ways",
                      ways, "host", host, "saved", (json_int_t)m->saved, "exchange", exchange_json(p, workers), "lora",
                      exchange_json(lora, workers));

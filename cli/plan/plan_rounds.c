@@ -112,7 +112,7 @@ static void sync_journal(struct model *m)
 static void send_deltas(struct model *m, struct worker *w, double before)
 {
     const struct plan_costs *costs = m->setup->costs;
-    uint64_t every = config_save_every(&m->config);
+    uint64_t every = config_saves_auto(&m->config) ? 0 : config_save_every(&m->config); /* auto: beside the training */
     uint32_t last = 0;
     bool any = false;
     for (uint32_t i = 0; i < m->n_fragments; i++) {

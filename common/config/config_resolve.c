@@ -267,12 +267,10 @@ static enum status resolve_down(const struct config_resolve *r)
 static enum status resolve_state(const struct config_resolve *r)
 {
     struct config *c = r->config;
-    bool ddp = c->train.method == METHOD_DDP;
-    if (c->outer.state == OUTER_BF16 && ddp)
-        return config_refuse(
-            r, KEYS(AT(outer.state), AT(train.method)),
-            "bf16 does not go with train.method ddp: the coordinator takes the step with fp32 moments; "
-            "allowed: auto, fp32");
+    if (c->train.method == METHOD_DDP) { /* a value of the same source was refused: check_outer_unset */
+        release(r, AT(outer.state));
+        c->outer.state = OUTER_AUTO;
+    }
     if (c->outer.state != OUTER_AUTO) return STATUS_OK;
     bool lean = c->train.method == METHOD_DILOCO && config_down_loses(c);
     if (config_unset(r, AT(outer.state))) r->sources->of[AT(outer.state)] = CONFIG_PRESET;

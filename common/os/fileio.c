@@ -18,7 +18,14 @@
 #include "common/os/fork_close.h"
 #include "common/os/interrupt.h"
 
-enum { FILE_OUT_BUFFER = 1 << 20, FILE_OUT_ALIGN = 4096, MAP_PIECE = 1 << 18, SPARE_SHARE = 16, LOCK_AGAIN_US = 100000, LOCK_TRIES = 21 };
+enum {
+    FILE_OUT_BUFFER = 1 << 20,
+    FILE_OUT_ALIGN = 4096,
+    MAP_PIECE = 1 << 18,
+    SPARE_SHARE = 16,
+    LOCK_AGAIN_US = 100000,
+    LOCK_TRIES = 21
+};
 
 /* --- temporary names ---------------------------------------------------------------------------------------------- */
 

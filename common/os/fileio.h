@@ -47,8 +47,8 @@ bool file_lock(int fd, bool patient);
 /* A file being written: open, put, then commit or abort. After a failed put or commit only abort is allowed. Put also
  * fails after a caught signal (common/os/interrupt.h). */
 struct file_out {
-    int fd;           /* -1 when not open */
-    char *path, *tmp; /* final and temporary name */
+    int fd;                   /* -1 when not open */
+    char *path, *tmp;         /* final and temporary name */
     uint8_t *memory, *buffer; /* buffer: the aligned bytes of `memory` */
     size_t used;
     uint64_t size; /* bytes put so far */
@@ -62,8 +62,8 @@ enum status file_out_open(struct file_out *out, const char *path, struct err *er
  * old bytes are overwritten, so that their room suffices however full the disk has become. Commit reserves a little
  * more room than the content needs. */
 enum status file_out_open_spare(struct file_out *out, const char *path, const char *spare, struct err *err) MUST_CHECK;
-/* Before the first put: write past the page cache, for files that are read at a restart only. False: the file system has
- * no O_DIRECT, and the page cache is used. */
+/* Before the first put: write past the page cache, for files that are read at a restart only. False: the file system
+ * has no O_DIRECT, and the page cache is used. */
 bool file_out_direct(struct file_out *out);
 enum status file_out_put(struct file_out *out, const void *data, size_t size, struct err *err) MUST_CHECK;
 /* Overwrite the first bytes, which were put before: for a header whose counts are known at the end. */

@@ -211,12 +211,6 @@ atoll_planted(older_residual_saved worker/outer/outer_save.c
     "if (loop->f[i].fb.residual && outer_residual_read(loop, i) != STATUS_OK) return 0;"
     "(void)0;")
 # the same with residuals in the memory of the program (another third)
-atoll_planted(lent_residual_decays_twice compress/feedback.c
-    "if (!fb->residual || fb->decayed) return;"
-    "if (!fb->residual) return;")
-atoll_planted(lent_decay_not_saved worker/outer/outer_save.c
-    "if (loop->f[i].fb.decayed) s->has_residual"
-    "if (0) s->has_residual")
 atoll_planted(lent_changes_kept_after_nan worker/outer/outer_loop_delta.c
     "if (loop->adds) drop_added(loop);"
     "(void)drop_added;")

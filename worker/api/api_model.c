@@ -368,8 +368,7 @@ enum status api_on_config(void *ctx, const struct msg_config *config, struct out
         model->frozen_ctx = a;
     }
     if (a->state.save && a->state.load)
-        model->inner =
-            (struct outer_inner){.ctx = a, .parts = state_parts, .load = state_load, .files = state_files};
+        model->inner = (struct outer_inner){.ctx = a, .parts = state_parts, .load = state_load, .files = state_files};
     return STATUS_OK;
 }
 

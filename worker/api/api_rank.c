@@ -83,8 +83,7 @@ enum atoll_status atoll_rank_begin(struct atoll_rank *r, uint64_t tag, struct at
 /* The file is opened by the thread that writes it. */
 static enum status open_file(struct atoll_rank *r, struct err *err)
 {
-    return r->file.out.fd >= 0 ? STATUS_OK
-                               : rank_file_begin(&r->file, r->folder, r->board.rank, r->tag, err);
+    return r->file.out.fd >= 0 ? STATUS_OK : rank_file_begin(&r->file, r->folder, r->board.rank, r->tag, err);
 }
 
 enum atoll_status atoll_rank_put(struct atoll_rank *r, const void *data, size_t size, struct atoll_error *error)

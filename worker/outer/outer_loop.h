@@ -222,8 +222,8 @@ bool outer_loop_exchanges(const struct outer_loop *loop);
  * of the inner optimizer. Waits for a save that still runs.
  *   - NONE: nothing.
  *   - HELD: saves it. The parts stay unchanged until training begins; the last byte of the delta waits for the save.
- *   - BESIDE: saves a copy while training goes on. `bytes`: memory that the program takes for a copy of its own. Without
- *     room for all copies the answer is HELD, and with train.overlap BESIDE. */
+ *   - BESIDE: saves a copy while training goes on. `bytes`: memory that the program takes for a copy of its own.
+ * Without room for all copies the answer is HELD, and with train.overlap BESIDE. */
 enum outer_next_save { OUTER_SAVE_NONE, OUTER_SAVE_HELD, OUTER_SAVE_BESIDE };
 enum outer_next_save outer_loop_next_save(struct outer_loop *loop, uint64_t bytes);
 /* Rounds between two saves now; 0: never. *worst_p: a kill costs at most the training of so many rounds. */

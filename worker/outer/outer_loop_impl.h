@@ -60,8 +60,11 @@ struct outer_pace {
     uint64_t round, begun_us; /* of the save before; begun_us 0: there is none */
     uint64_t copy_us;         /* that the copies of the last save took */
     uint64_t save_us;         /* from the begin of the last save to its end */
-    uint64_t round_us;        /* of the rounds between the last two saves */
+    uint64_t round_us;        /* of the rounds between the last two saves, without what saves held up */
+    uint64_t held_up_us;      /* by the save before */
+    uint64_t waited_us;       /* for the save before, which still ran */
     uint32_t slow, quick;     /* saves in a row that held up rounds; that would not, each round */
+    bool unmeasured;          /* the last save ended when the next one was due */
     bool asked;               /* outer_loop_next_save has answered for the next save: `beside` */
     bool beside;
 };

@@ -47,9 +47,11 @@ static enum status fragment_init(struct outer_loop *loop, uint32_t i, struct err
     f->copied = outer_copies_delta(config, mean, loop->adds);
     f->head = config_up_mixed(config) && !mean ? 1 + strlen(codec_spec(f->up)) : 0;
     f->payload_cap = f->head + codec_bound(f->up);
-    f->object_cap = f->object_max =
-        (f->down ? codec_bound(f->down) : 0) + UPDATE_HEAD_MAX + WIRE_NAMED_MAX * (size_t)24;
-    if (loop->relays && !mean) f->object_max += WIRE_NAMED_MAX * (f->payload_cap + relay_head_size(1));
+    size_t head = UPDATE_HEAD_MAX + WIRE_NAMED_MAX * (size_t)24, coded = f->down ? codec_bound(f->down) : 0;
+    size_t delta = f->payload_cap + relay_head_size(1);
+    bool relayed = loop->relays && !mean; /* the coordinator sends `down` where that is smaller */
+    f->object_cap = head + (relayed ? delta : coded);
+    f->object_max = head + coded + (relayed ? WIRE_NAMED_MAX * delta : 0);
     f->payload = mem_alloc(1, f->payload_cap);
     f->object = mem_alloc(1, f->object_cap);
     if (!f->payload || !f->object)

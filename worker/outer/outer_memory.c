@@ -36,11 +36,11 @@ static uint64_t device_table_bytes(const struct codec *up, const struct codec *d
 }
 
 /* Bytes of the buffer that assembles a fragment's update, encoded by codec.down or as relayed deltas. relayed: number
- * of workers whose deltas an update may relay; 0: never. */
+ * of workers whose deltas an update may relay; then codec.down is only used where it is smaller. 0: never. */
 static uint64_t update_bytes(const struct codec *up, const struct codec *down, uint32_t relayed)
 {
     uint64_t coded = down ? codec_bound(down) : 0, deltas = relayed * (uint64_t)(codec_bound(up) + relay_head_size(1));
-    return OBJECT_BYTES + (coded > deltas ? coded : deltas);
+    return OBJECT_BYTES + (relayed ? deltas : coded);
 }
 
 /* Adds the codecs and buffers of one fragment on the host, and its quantized values on the device. Sets *device to

@@ -128,6 +128,8 @@ void outer_save_begin(struct outer_loop *loop, uint64_t round, uint64_t now_us)
     uint64_t worst;
     if (!loop->setup.save_begin) return;
     if (outer_save_is_beside(loop)) outer_save_finish(loop); /* the save before may still run */
+    if (save->pace.unmeasured) outer_save_measured(loop, now_us);
+    save->pace.unmeasured = false;
     assert(!save->running);
     uint64_t started = outer_stopwatch(loop);
     fill_state(loop, round);
@@ -149,7 +151,8 @@ void outer_save_begin(struct outer_loop *loop, uint64_t round, uint64_t now_us)
     save->held_back = !outer_save_is_beside(loop) || outer_loop_save_every(loop, &worst) <= 1;
     if (save->held_back) sync_unsaved(&loop->sync, now_us);
     loop->setup.save_begin(loop->setup.storage_ctx, &loop->saved, loop->parts, n);
-    save->held_up_us = outer_stopwatch(loop) - started;
+    save->held_up_us = outer_stopwatch(loop) - started + save->pace.waited_us;
+    save->pace.waited_us = 0;
 }
 
 /* Returns false while the save is running. */
@@ -189,7 +192,11 @@ void outer_save_tick(struct outer_loop *loop, uint64_t now_us)
 
 void outer_save_finish(struct outer_loop *loop)
 {
-    if (loop->save.running) (void)poll_save(loop, true);
+    uint64_t started = outer_stopwatch(loop);
+    if (!loop->save.running) return;
+    (void)poll_save(loop, true);
+    loop->save.pace.waited_us += outer_stopwatch(loop) - started;
+    loop->save.pace.unmeasured = !loop->save.failed;
     assert(!loop->save.running);
 }
 

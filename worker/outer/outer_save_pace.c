@@ -154,10 +154,11 @@ void outer_save_measured(struct outer_loop *loop, uint64_t now_us)
 {
     struct outer_save *save = &loop->save;
     struct outer_pace *pace = &save->pace;
-    uint64_t before = pace->begun_us, rounds = save->round - pace->round;
+    uint64_t before = pace->begun_us, rounds = save->round - pace->round, held_us = pace->held_up_us;
     bool follows = before && save->round > pace->round && save->begun_us > before;
     pace->save_us = now_us - save->begun_us;
     pace->begun_us = save->begun_us;
+    pace->held_up_us = save->held_up_us;
     pace->round = save->round;
     save->tell = true;
     if (!is_auto(loop)) {
@@ -169,7 +170,8 @@ void outer_save_measured(struct outer_loop *loop, uint64_t now_us)
                  "a kill costs nothing");
     save->told = true;
     if (!follows) return;
-    pace->round_us = (save->begun_us - before) / rounds;
+    if (save->begun_us - before <= held_us) return;
+    pace->round_us = (save->begun_us - before - held_us) / rounds;
     if (!pace->round_us) return;
     uint64_t every = pace->every ? pace->every : 1;
     double round_s = (double)pace->round_us * 1e-6, held_up_s = (double)save->held_up_us * 1e-6;

@@ -37,8 +37,7 @@ const struct field_part rank_file_parts[] = {{"head", head_fields}, {0}};
 
 /* --- names -------------------------------------------------------------------------------------------------------- */
 
-static enum status path_of(char out[FILEIO_PATH_MAX], const char *folder, uint32_t rank, uint64_t tag,
-                           struct err *err)
+static enum status path_of(char out[FILEIO_PATH_MAX], const char *folder, uint32_t rank, uint64_t tag, struct err *err)
 {
     int n = snprintf(out, FILEIO_PATH_MAX, "%s/state.rank-%" PRIu32 ".%016" PRIx64 ".bin", folder, rank, tag);
     if (n < 0 || n >= FILEIO_PATH_MAX) return err_set(err, STATUS_LIMIT, "path too long: %s", folder);
@@ -203,8 +202,8 @@ static enum status decode_head(struct head *h, const uint8_t *data, size_t have,
     return STATUS_OK;
 }
 
-enum status rank_file_map(struct file_map *map, const char *folder, uint32_t rank, uint64_t tag,
-                          const uint8_t **body_p, size_t *size_p, struct err *err)
+enum status rank_file_map(struct file_map *map, const char *folder, uint32_t rank, uint64_t tag, const uint8_t **body_p,
+                          size_t *size_p, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     struct head head;
@@ -243,8 +242,7 @@ enum status rank_files_check(const char *folder, uint64_t tag, uint32_t n_ranks,
 {
     for (uint32_t rank = 0; rank < n_ranks; rank++) {
         enum status status = check_one(folder, rank, tag, err);
-        if (status == STATUS_NOTFOUND)
-            return err_set(err, STATUS_CORRUPT, "the file of rank %u is missing", rank);
+        if (status == STATUS_NOTFOUND) return err_set(err, STATUS_CORRUPT, "the file of rank %u is missing", rank);
         TRY(status);
     }
     return STATUS_OK;

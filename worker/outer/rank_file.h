@@ -42,8 +42,8 @@ enum status rank_file_end(struct rank_file *f, struct err *err) MUST_CHECK;
 void rank_file_abort(struct rank_file *f);
 
 /* Maps the file of a rank, and checks its body. *body_p points into the map. NOTFOUND, CORRUPT, IO. */
-enum status rank_file_map(struct file_map *map, const char *folder, uint32_t rank, uint64_t tag,
-                          const uint8_t **body_p, size_t *size_p, struct err *err) MUST_CHECK;
+enum status rank_file_map(struct file_map *map, const char *folder, uint32_t rank, uint64_t tag, const uint8_t **body_p,
+                          size_t *size_p, struct err *err) MUST_CHECK;
 /* All ranks below n_ranks have a file with this tag, with a whole head and of the right length. */
 enum status rank_files_check(const char *folder, uint64_t tag, uint32_t n_ranks, struct err *err) MUST_CHECK;
 /* A damaged file gets the end .damaged: the next start uses the state before. */

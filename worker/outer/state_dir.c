@@ -75,8 +75,7 @@ static enum status write_state(struct state_dir *d, struct err *err)
     (void)file_out_direct(&out);
     TRY_GOTO(write_parts(d, &out, err), err_abort);
     TRY_GOTO(file_out_sync(&out, err), err_abort);
-    if (d->state->n_ranks)
-        TRY_GOTO(rank_board_wait(d->folder, d->state->tag, d->state->n_ranks, err), err_abort);
+    if (d->state->n_ranks) TRY_GOTO(rank_board_wait(d->folder, d->state->tag, d->state->n_ranks, err), err_abort);
     TRY_GOTO(rotate_files(d, err), err_abort);
     TRY_GOTO(file_out_commit(&out, err), err_abort);
     rename(d->passing, d->spare);

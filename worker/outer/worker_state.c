@@ -123,8 +123,8 @@ static void read_head(struct saved_state *s, uint32_t format, struct reader *r)
 }
 
 /* Decodes the head of a file of `size` bytes, whose first `have` are in data; checks its CRC and the file's length. */
-static enum status decode_head(struct saved_state *s, const uint8_t *data, size_t have, uint64_t size,
-                               struct prefix *p, struct err *err)
+static enum status decode_head(struct saved_state *s, const uint8_t *data, size_t have, uint64_t size, struct prefix *p,
+                               struct err *err)
 {
     struct reader r = reader_of(data, have);
     memset(s, 0, sizeof *s);

@@ -54,19 +54,19 @@ struct sim_cluster {
     struct engine *engine; /* NULL: the coordinator is down */
     struct transport *transport;
     uint64_t wake_us, starts, entropy;
-    bool finished;      /* the coordinator ended by itself */
-    bool dying;         /* the process died within the current call: its effects reach no other process */
+    bool finished;               /* the coordinator ended by itself */
+    bool dying;                  /* the process died within the current call: its effects reach no other process */
     bool stopping, start_missed; /* the operator stops it in order; the next start came before the end of that */
-    long die_in;        /* dies at this many sends and store operations from now; 0: never */
-    long operations;    /* sends and store operations since sim_cluster_create */
-    bool die_by_power;  /* unsynced bytes are lost with the process */
-    bool may_give_up;   /* an error of the engine counts as a crash (a full disk) */
-    uint64_t gave_up;   /* number of such errors */
-    uint64_t revive_us; /* delay until a coordinator killed by die_in restarts; UINT64_MAX: never */
-    uint64_t steps;     /* of sim_cluster_step */
-    bool started;       /* engine_create has returned */
-    uint64_t long_us;   /* the longest piece of long work; 0: it takes no time */
-    bool busy, working; /* long work is going on; its function runs */
+    long die_in;                 /* dies at this many sends and store operations from now; 0: never */
+    long operations;             /* sends and store operations since sim_cluster_create */
+    bool die_by_power;           /* unsynced bytes are lost with the process */
+    bool may_give_up;            /* an error of the engine counts as a crash (a full disk) */
+    uint64_t gave_up;            /* number of such errors */
+    uint64_t revive_us;          /* delay until a coordinator killed by die_in restarts; UINT64_MAX: never */
+    uint64_t steps;              /* of sim_cluster_step */
+    bool started;                /* engine_create has returned */
+    uint64_t long_us;            /* the longest piece of long work; 0: it takes no time */
+    bool busy, working;          /* long work is going on; its function runs */
     uint64_t long_works;
     /* The coordinator starts with 1 .. workers_most as coordinator.min_workers, as its operator likes; 0: as before.
      * The folder holds what settings_keep_budget reads. */

@@ -61,7 +61,8 @@ class PlanBoxTest(unittest.TestCase):
         self.assertAlmostEqual(host["messages"] / (2 * encoded), 1, delta=0.01)
         self.assertLess(host["total"], 10.1 * p + GIB)
         self.assertEqual(host["total"], sum(host[key] for key in ("theta", "change", "messages", "arriving")))
-        self.assertEqual(box["saved"], 12 * p)
+        self.assertAlmostEqual(box["saved"] / (4 * p + 4 * p + 8 * p + encoded), 1, delta=0.001)  # residual; moments
+        self.assertEqual(host["copy"], 0)
         exchange = box["exchange"]
         self.check_coordinator(m, exchange["coordinator"], 4 + 2 + 2)  # theta; momentum and residual in bf16
         self.assertEqual(exchange["params"], p)
@@ -101,6 +102,15 @@ class PlanBoxTest(unittest.TestCase):
         m = MODELS[0]
         box = plan("--model.preset=" + m.preset, "--gpu-memory", "80", "--outer.optimizer=sgd")["box"]
         self.check_coordinator(m, box["exchange"]["coordinator"], 4 + 2)
+
+    def test_saved_beside_training(self) -> None:
+        m = MODELS[0]
+        times = {}
+        for every in ("1", "auto"):
+            box = plan("--model.preset=" + m.preset, "--gpu-memory", "80", "--checkpoint.worker_every=" + every)["box"]
+            times[every], copy = box["exchange"]["link_s"], box["host"]["copy"]
+        self.assertEqual(copy, box["saved"])
+        self.assertLess(times["auto"], times["1"])
 
     def test_folder_without_weights(self) -> None:
         """A Hugging Face config.json is enough."""

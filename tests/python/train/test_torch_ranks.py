@@ -13,6 +13,7 @@ import torch, torch.distributed as dist
 import atoll
 
 name, run, kind, kill_at = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+kill = sys.argv[5].split(",") if len(sys.argv) > 5 else []  # rank, before or after, number of the save
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
@@ -36,7 +37,31 @@ class OwnPart(torch.optim.Optimizer):
             dist.broadcast(p, i % size)
 
 
-optimizer = OwnPart(model.parameters()) if kind == "own" else torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+if kill:
+    from atoll.train.saved.files import RankFile
+
+    plain, saves = RankFile._run, []
+
+    def run_and_die(self, pieces, keep):
+        saves.append(1)
+        dies = rank == int(kill[0]) and len(saves) == int(kill[2])
+        if dies and kill[1] == "before":  # the file is written, and has no name yet
+            for large in pieces:
+                self._c.call("atoll_rank_put", self._r, large.address, large.size)
+            os.kill(os.getpid(), 9)
+        plain(self, pieces, keep)
+        if dies:  # durable; state.bin is not
+            os.kill(os.getpid(), 9)
+
+    RankFile._run = run_and_die
+
+if kind == "fsdp":
+    from torch.distributed.fsdp import fully_shard
+    model = torch.nn.Sequential(torch.nn.Linear(8, 40), torch.nn.Dropout(0.1), torch.nn.Linear(40, 1))
+    fully_shard(model)
+    torch.manual_seed(rank)
+optimizer = OwnPart(model.parameters()) if kind == "own" else torch.optim.AdamW(
+    model.parameters(), 0.01) if kind == "fsdp" else torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
 data = [(x, x.sum(0, keepdim=True)) for x in torch.randn(400, 8)]
 with atoll.Worker(model, optimizer, join=run, dir=name, name=name, max_wait=30) as worker:
     for n, (x, y) in enumerate(atoll.batches(data, worker, batch_size=2)):
@@ -53,9 +78,9 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
 class RanksTest(RunTest):
-    def torchrun(self, name: str, kind: str, kill_at: int = -1):
+    def torchrun(self, name: str, kind: str, kill_at: int = -1, *kill: str):
         (self.folder / "ranks.py").write_text(SCRIPT)
-        words = [str(self.folder / "ranks.py"), name, str(self.run_dir), kind, str(kill_at)]
+        words = [str(self.folder / "ranks.py"), name, str(self.run_dir), kind, str(kill_at), *kill]
         return self.start([sys.executable, *TORCHRUN, *words], f"{name}.log", OMP_NUM_THREADS="1")
 
     def theta(self, name: str) -> str:
@@ -79,6 +104,20 @@ class RanksTest(RunTest):
         self.finish(killed, 120, code=1)
         self.finish(self.torchrun("killed", "own"), 120)
         self.assertEqual(self.theta("killed"), self.theta("whole"))
+
+    def test_killed_in_a_save(self) -> None:
+        """FSDP2: a rank is killed before or after its file is durable, and before state.bin is: the same bits."""
+        self.start_coordinator()
+        self.finish(self.torchrun("whole", "fsdp"), 200)
+        self.run_dir = self.folder / "second"
+        self.start_coordinator(coordinator={"evict_after_s": 1000})
+        for kill in ("1,after,1", "0,before,2", "1,before,1", "0,after,1"):
+            self.finish(self.torchrun("killed", "fsdp", -1, kill), 200, code=1)
+        self.finish(self.torchrun("killed", "fsdp"), 200)
+        self.assertEqual(self.theta("killed"), self.theta("whole"))
+        files = sorted(path.name.split(".")[1] for path in (self.folder / "killed").glob("state.rank-*"))
+        self.assertLessEqual(len(files), 6)
+        self.assertEqual({"rank-0", "rank-1"}, set(files))
 
 
 if __name__ == "__main__":

@@ -195,6 +195,48 @@ TEST(test_disabled_feedback_has_no_residual)
     codec_destroy(codec);
 }
 
+/* A caller that adds its deltas to a lent residual gets the same bytes and the same residual. */
+TEST(test_residual_takes_the_delta_in_place)
+{
+    static const char *const specs[] = {"int8:256", "int4:64", "topk:16/256+sign"};
+    static float lent[N], copy[N];
+    static uint8_t there[CAP];
+    for (size_t k = 0; k < sizeof specs / sizeof *specs; k++) {
+        struct codec *codec = make(specs[k], N);
+        struct feedback own, in_place;
+        float decay = codec_feedback_decay(codec);
+        size_t size = 0, size_there = 0;
+        memset(lent, 1, sizeof lent);
+        assert_int_equal(feedback_init(&own, N, decay, true), STATUS_OK);
+        assert_int_equal(feedback_init_lent(&in_place, N, decay, lent), STATUS_OK);
+        for (uint64_t round = 0; round < 40; round++) {
+            rng_normal_fill(round, RNG_TEST, 1, 1e-2f, delta, N);
+            memcpy(copy, delta, sizeof copy);
+            assert_int_equal(feedback_encode_in_place(&in_place, codec, NULL, there, CAP, &size_there), STATUS_STATE);
+            feedback_ready(&in_place, NULL);
+            feedback_ready(&in_place, NULL); /* a round that was dropped and assigned again */
+            for (size_t i = 0; i < N; i++) lent[i] += delta[i];
+            if (round == 7)
+                assert_int_equal(feedback_encode_in_place(&in_place, codec, NULL, there, 3, &size), STATUS_LIMIT);
+            assert_int_equal(feedback_encode(&own, codec, NULL, copy, bytes, CAP, &size), STATUS_OK);
+            assert_int_equal(feedback_encode_in_place(&in_place, codec, NULL, there, CAP, &size_there), STATUS_OK);
+            assert_int_equal(size_there, size);
+            assert_memory_equal(there, bytes, size);
+            assert_memory_equal(lent, own.residual, sizeof lent);
+            if (round % 3) {
+                feedback_commit(&own), feedback_commit(&in_place);
+            } else {
+                assert_int_equal(feedback_rollback(&own, codec, bytes, size), STATUS_OK);
+                assert_int_equal(feedback_rollback(&in_place, codec, there, size), STATUS_OK);
+            }
+            assert_memory_equal(lent, own.residual, sizeof lent);
+        }
+        feedback_finish(&own);
+        feedback_finish(&in_place);
+        codec_destroy(codec);
+    }
+}
+
 TEST(test_reset_clears_residual)
 {
     struct codec *codec = make("int8:256", N), *shorter = make("int8:256", N - 1);

@@ -217,7 +217,8 @@ TEST(test_invalid_messages_are_refused)
 {
     struct msg m;
     rig_open(&rig, NULL);
-    const enum msg_type types[] = {MSG_HEARTBEAT, MSG_OFFER, MSG_GET, MSG_EVAL_RESULT, MSG_METRICS, MSG_LEAVE, MSG_SAVES};
+    const enum msg_type types[] = {MSG_HEARTBEAT, MSG_OFFER, MSG_GET,  MSG_EVAL_RESULT,
+                                   MSG_METRICS,   MSG_LEAVE, MSG_SAVES};
     for (int modelled = 0; modelled < 2; modelled++) {
         for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
             m = (struct msg){.type = types[i]};
