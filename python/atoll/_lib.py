@@ -324,14 +324,10 @@ def _encoded(option: str, text: str | os.PathLike[str] | None) -> bytes | None:
     return encoded
 
 
-def _seconds(limit: float) -> int:
-    """A time limit for C: math.inf is no limit."""
-    return _NO_LIMIT if limit == math.inf else int(limit)
-
-
 def _shown(devices: str) -> bytes:
     """The names of devices for the status: the first 63 bytes, without a cut character."""
-    return "".join(letter if letter.isprintable() else "?" for letter in devices).encode()[:_NAME_MAX].decode(errors="ignore").encode()
+    shown = "".join(letter if letter.isprintable() else "?" for letter in devices).encode()
+    return shown[:_NAME_MAX].decode(errors="ignore").encode()
 
 
 def _data(data: Data) -> c.Data:
@@ -360,8 +356,8 @@ class Handle:
 
     save: returns parts (address, bytes), valid until the next begin; None: not now. load: takes the bytes, or None for
     the state of a new run. frozen_read(i, offset, out): fills `out` with the bytes from `offset` of frozen[i]; None:
-    checkpoints do not hold them. Views are valid during the call.
-    theta, change: [n_params] float32, lent until close, as arrays or addresses (options.theta); params is then empty.
+    checkpoints do not hold them. Views are valid during the call. theta, change: [n_params] float32, lent until close,
+    as arrays or addresses (options.theta); params is then empty.
     """
 
     def __init__(
@@ -412,7 +408,7 @@ class Handle:
             n_files=len(files),
             state=c.State(None, *self._callbacks),
             threads=threads,
-            max_wait_s=_seconds(max_wait_s),
+            max_wait_s=_NO_LIMIT if max_wait_s == math.inf else int(max_wait_s),
             frozen=c_frozen,
             n_frozen=len(frozen),
             frozen_any=frozen_any,
