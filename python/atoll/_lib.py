@@ -359,11 +359,10 @@ def _memory(name: str, given: np.ndarray | int | None, n: int) -> int | None:
 class Handle:
     """struct atoll. Its methods are the functions of include/atoll.h; a failed call raises a subclass of Error.
 
-    save: returns parts (address, bytes), which stay valid until the next begin; None: not now. load: takes the bytes (a view that is
-    valid during the call), or None for the state of a new run. frozen_read(i, offset, out): fills `out`, a writable
-    view that is valid during the call, with the bytes from `offset` of frozen[i]; None: checkpoints do not hold them.
-    theta, change: [n_params] float32 that the program lends until close, as arrays or addresses (options.theta); params
-    is then empty.
+    save: returns parts (address, bytes), valid until the next begin; None: not now. load: takes the bytes (a view valid
+    during the call), or None for a new run's state. frozen_read(i, offset, out): fills `out`, a writable view valid
+    during the call, with the bytes from `offset` of frozen[i]; None: checkpoints do not hold them.
+    theta, change: [n_params] float32, arrays or addresses, which the program lends until close; params is then empty.
     """
 
     def __init__(
@@ -424,10 +423,9 @@ class Handle:
         )
         error = c.Error()
         _check(self._lib.atoll_open(byref(self._a), byref(options), byref(error)), error)
-        n = self._lib.atoll_n_params(self._a)
-        address = self._lib.atoll_params(self._a)
+        n, address = self._lib.atoll_n_params(self._a), self._lib.atoll_params(self._a)
         self.params: np.ndarray = np.empty(0, np.float32)
-        """[n_params] float32: all tensors end to end, in the caller's order. Valid until close. Empty with `theta`."""
+        """[n_params] float32: all tensors end to end, in the caller's order. Valid until close."""
         if address:
             self.params = np.ctypeslib.as_array(ctypes.cast(address, POINTER(ctypes.c_float)), (n,))
 
