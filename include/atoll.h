@@ -35,15 +35,16 @@
  *             other function blocks.
  * Threads.    One thread at a time may use one struct atoll. Different ones are independent. The library's own threads
  *             send heartbeats while the program computes, and write saved states. With train.overlap, train.stagger or
- *             train.method async they also send deltas, receive updates and apply them. A process may fork. In the
- * child, calls with a struct atoll of its parent return INVALID, and atoll_leave and atoll_close do nothing. The child
- * has closed its copies of the library's lock, connections and files: it may outlive its parent. Locale.     The
- * library reads and writes numbers in the C locale, whatever setlocale the program called. The program's functions
- * (state.save, state.load, log) run in the program's locale. Ownership.  Strings and arrays in arguments are copied,
- * except where a comment says borrowed. Pointers that the library returns are valid until atoll_close, unless a shorter
- * time is given. Memory.     Bytes for each parameter: 4 for atoll_params, 4 for the run's parameters (the anchor), 4
- * for the residual of a lossy codec, a delta and an update as encoded (1 each with int8, 4 each with fp32). Where a
- * delta is copied before it is encoded, or deltas of other workers are merged, 4 for those of the largest fragment.
+ *             train.method async they also send deltas, receive updates and apply them. A process may fork. In the child,
+ *             calls with a struct atoll of its parent return INVALID, and atoll_leave and atoll_close do nothing. The
+ *             child has closed its copies of the library's lock, connections and files: it may outlive its parent.
+ * Locale.     The library reads and writes numbers in the C locale, whatever setlocale the program called. The
+ *             program's functions (state.save, state.load, log) run in the program's locale.
+ * Ownership.  Strings and arrays in arguments are copied, except where a comment says borrowed. Pointers that the
+ *             library returns are valid until atoll_close, unless a shorter time is given.
+ * Memory.     Bytes for each parameter: 4 for atoll_params, 4 for the run's parameters (the anchor), 4 for the residual
+ *             of a lossy codec, a delta and an update as encoded (1 each with int8, 4 each with fp32). Where a delta is
+ *             copied before it is encoded, or deltas of other workers are merged, 4 for those of the largest fragment.
  *             async: 4 more. Tensors in another order than the run's: 4 more.
  *             With options.theta and ATOLL_CHANGES: 4 for theta and 4 for change, both of the program, and the encoded
  *             delta and update: 10 with int8. With ATOLL_PARAMETERS change takes the place of atoll_params, and the
@@ -163,8 +164,8 @@ struct atoll_options {
     struct atoll_data val;    /* samples 0: this worker does not evaluate */
     struct atoll_state state; /* functions NULL: none */
     uint32_t threads;         /* for encoding and applying; 0: one per core, at most 8 */
-    uint32_t max_wait_s;      /* fail if the coordinator does not answer for this long; 0: 12 hours after the join;
-                               * UINT32_MAX: no limit */
+    uint32_t max_wait_s; /* fail if the coordinator does not answer for this long; 0: 12 hours after the join;
+                          * UINT32_MAX: no limit */
     /* [n_frozen] at most 16384. In a run of a built-in model they are not compared. */
     const struct atoll_frozen *frozen;
     uint32_t n_frozen;
@@ -176,9 +177,10 @@ struct atoll_options {
     void *frozen_ctx;
     /* For programs that keep the parameters themselves, as sharded models do: the library then has no copy of them.
      * Both or neither; [n_params] each, borrowed until atoll_close; several processes may share the memory.
-     * atoll_params returns NULL. theta   Before the first atoll_wait: the initial parameters, in the order of
-     * `tensors`. After ATOLL_EVALUATE, atoll_begin and ATOLL_DONE: the run's parameters, at atoll_offset. The program
-     * only reads them, until its next call; after atoll_begin until atoll_push, or until atoll_step says ATOLL_DROPPED.
+     * atoll_params returns NULL.
+     * theta   Before the first atoll_wait: the initial parameters, in the order of `tensors`. After ATOLL_EVALUATE,
+     *         atoll_begin and ATOLL_DONE: the run's parameters, at atoll_offset. The program only reads them, until its
+     *         next call; after atoll_begin until atoll_push, or until atoll_step says ATOLL_DROPPED.
      * change  What the program trained: see atoll_exchanges. The library may write it in any other call. */
     float *theta, *change;
 };
@@ -277,8 +279,9 @@ ATOLL_API enum atoll_status atoll_step(struct atoll *a, const struct atoll_step 
  * not wait for the network. The update is handed over by atoll_begin; this version does so at the same step, so the
  * caller calls atoll_wait before the next inner step; a later version may hand it over some steps later. NONFINITE: the
  * round is dropped, state.load(NULL, 0) was called, and atoll_wait joins again; with ATOLL_CHANGES the residual is
- * lost, too. FAILED: the third time in a row. INVALID: the round has 0 tokens, or in a run of a built-in model not all
- * tokens of its samples. The round stays open: leave. */
+ * lost, too. FAILED: the third time in a row.
+ * INVALID: the round has 0 tokens, or in a run of a built-in model not all tokens of its samples. The round stays open:
+ * leave. */
 ATOLL_API enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error);
 
 /* A piece of an evaluation: validation samples start .. start + count, in order. Their losses and tokens are summed in
