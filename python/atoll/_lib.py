@@ -418,10 +418,9 @@ class Handle:
         )
         error = c.Error()
         _check(self._lib.atoll_open(byref(self._a), byref(options), byref(error)), error)
-        n = self._lib.atoll_n_params(self._a)
-        address = self._lib.atoll_params(self._a)
+        n, address = self._lib.atoll_n_params(self._a), self._lib.atoll_params(self._a)
         self.params: np.ndarray = np.empty(0, np.float32)
-        """[n_params] float32: all tensors end to end, in the caller's order. Valid until close. Empty with `theta`."""
+        """[n_params] float32: all tensors end to end, in the caller's order. Valid until close."""
         if address:
             self.params = np.ctypeslib.as_array(ctypes.cast(address, POINTER(ctypes.c_float)), (n,))
 
