@@ -29,6 +29,7 @@ __all__ = ["State", "Writer", "check_tensor", "get_random", "is_plain", "read", 
 
 logger = logging.getLogger("atoll")
 
+_COMPARED = 1 << 16  # bytes of an array that ranks compare whole, such as the state of a generator; else samples
 _RESET, _LOADED = b"R", b"L"  # what rank 0 tells of a state that it loaded
 
 
@@ -93,8 +94,7 @@ class State:
         way = int(ranks.call(lambda: b"%d" % handle.next_save(max(0, copies))))
         if way == _lib.SAVE_NONE:
             return
-        if not self._apart:
-            self._compare(ranks)
+        self._compare(ranks)
         self._together = True
         if not self._file:
             self._others = ranks.gather(self._part())[1:]
@@ -158,13 +158,14 @@ class State:
         return self._rank == 0 or not self._apart or self._apart[i]
 
     def _compare(self, ranks: Ranks) -> None:
-        """Finds the objects of which the ranks have different parts."""
-        own = [b"%-8d" % i if o.partition or _has_shards(o.get()) else digest(o.get())
-               for i, o in enumerate(self._objects)]
-        marks = bytes(o.partition or _has_shards(o.get()) for o in self._objects)
+        """Finds the objects of which the ranks have different parts. Before each save, because state may begin late: an
+        average, an optimizer that does not step at first, a generator that one rank draws from."""
+        apart = self._apart or [False] * len(self._objects)
+        marks = [known or o.partition or _has_shards(o.get()) for known, o in zip(apart, self._objects)]
+        own = [b"%-8d" % i if marks[i] else digest(o.get(), _COMPARED) for i, o in enumerate(self._objects)]
         rows = ranks.gather(b"".join(own))
-        self._apart = [bool(marks[i]) or any(row[8 * i : 8 * i + 8] != own_rows for row in rows)
-                       for i, own_rows in enumerate(rows[0][j : j + 8] for j in range(0, len(rows[0]), 8))]
+        cells = [[row[at : at + 8] for row in rows] for at in range(0, len(rows[0]), 8)]
+        self._apart = [mark or len(set(found)) > 1 for mark, found in zip(marks, cells)]
 
     def share(self, ranks: Ranks) -> None:
         """A state that was restored, or reset, on rank 0: the other ranks do the same with their part."""
