@@ -94,7 +94,8 @@ for what, options in given.items():
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     wrapped = torch.nn.parallel.DistributedDataParallel(model)
     try:
-        with atoll.Worker(wrapped, optimizer, **{"join": run, "dir": what, "name": what, "max_wait": 30, **options}) as w:
+        options = {"join": run, "dir": what, "name": what, "max_wait": 30, **options}
+        with atoll.Worker(wrapped, optimizer, **options) as w:
             w.begin()
     except atoll.Error as e:
         print(f"{what} {rank}: {e}\\n", end="", flush=True)
