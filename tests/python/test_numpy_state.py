@@ -137,8 +137,8 @@ class Program(unittest.TestCase):
                 state._rank, state._size = rank, 2
                 state.load(data)
                 np.testing.assert_array_equal(moments["m"], np.full(4, 2.0 if apart and rank else 1.0))
-        reason = (r"is of 2 processes, and this worker has 1: state\[0\]\['m'\] differs between them, .*: start it with "
-                  "2 processes, or with a new folder")
+        reason = (r"is of 2 processes, and this worker has 1: state\[0\]\['m'\] differs between them, .*: start it "
+                  "with 2 processes, or with a new folder")
         with self.assertRaisesRegex(InvalidError, reason):
             state._rank, state._size = 0, 1
             state.load(data)
