@@ -324,15 +324,10 @@ def _encoded(option: str, text: str | os.PathLike[str] | None) -> bytes | None:
     return encoded
 
 
-def _seconds(limit: float) -> int:
-    """A time limit for C: math.inf is no limit."""
-    return _NO_LIMIT if limit == math.inf else int(limit)
-
-
 def _shown(devices: str) -> bytes:
     """The names of devices for the status: the first 63 bytes, without a cut character."""
-    shown = "".join(letter if letter.isprintable() else "?" for letter in devices)
-    return shown.encode()[:_NAME_MAX].decode(errors="ignore").encode()
+    shown = "".join(letter if letter.isprintable() else "?" for letter in devices).encode()
+    return shown[:_NAME_MAX].decode(errors="ignore").encode()
 
 
 def _data(data: Data) -> c.Data:
@@ -359,11 +354,10 @@ def _memory(name: str, given: np.ndarray | int | None, n: int) -> int | None:
 class Handle:
     """struct atoll. Its methods are the functions of include/atoll.h; a failed call raises a subclass of Error.
 
-    save: returns parts (address, bytes), which stay valid until the next begin; None: not now. load: takes the bytes (a view that is
-    valid during the call), or None for the state of a new run. frozen_read(i, offset, out): fills `out`, a writable
-    view that is valid during the call, with the bytes from `offset` of frozen[i]; None: checkpoints do not hold them.
-    theta, change: [n_params] float32 that the program lends until close, as arrays or addresses (options.theta); params
-    is then empty.
+    save: returns parts (address, bytes), valid until the next begin; None: not now. load: takes the bytes, or None for
+    the state of a new run. frozen_read(i, offset, out): fills `out` with the bytes from `offset` of frozen[i]; None:
+    checkpoints do not hold them. Views are valid during the call. theta, change: [n_params] float32, lent until close,
+    as arrays or addresses (options.theta); params is then empty.
     """
 
     def __init__(
@@ -414,7 +408,7 @@ class Handle:
             n_files=len(files),
             state=c.State(None, *self._callbacks),
             threads=threads,
-            max_wait_s=_seconds(max_wait_s),
+            max_wait_s=_NO_LIMIT if max_wait_s == math.inf else int(max_wait_s),
             frozen=c_frozen,
             n_frozen=len(frozen),
             frozen_any=frozen_any,

@@ -204,8 +204,8 @@ class SavedStates(unittest.TestCase):
         """FSDP2 of 3 ranks (uneven shards) to 2, to DDP, to HSDP of 2 x 2, to one process; DDP to FSDP2."""
         self.save(3, "fsdp")
         log = self.load(2, "fsdp")
-        self.assertIn("the saved state is of 3 processes, and this worker has 2: took over the optimizer; random numbers "
-                      "begin anew", log)
+        self.assertIn("the saved state is of 3 processes, and this worker has 2: took over the optimizer; random "
+                      "numbers begin anew", log)
         self.load(2, "ddp")
         self.load(4, "hsdp")
         self.load(1, "plain")
@@ -226,8 +226,8 @@ class SavedStates(unittest.TestCase):
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
         log = self.load(2, "fsdp", failing=True)
-        self.assertIn("rank 1: the file of rank 1 does not match its checksum: start the worker again, it then loads its "
-                      "state before", log)
+        self.assertIn("rank 1: the file of rank 1 does not match its checksum: start the worker again, it then loads "
+                      "its state before", log)
         self.assertEqual([p.name for p in Path(self.folder).glob("*.damaged")], [f"{path.name}.damaged"])
 
 
