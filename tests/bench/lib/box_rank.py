@@ -23,7 +23,7 @@ import atoll
 from box_sizes import SIZES, Size
 
 PR_SET_PDEATHSIG = 1
-COPY, COPIES = 64 << 20, 5  # bytes that memcpy copies at a time; measurements of it
+COPY, COPIES = 256 << 20, 5  # bytes that memcpy copies at a time; measurements of it
 
 
 class Layers(torch.nn.Module):
