@@ -18,7 +18,7 @@
 #include "common/os/json_file.h"
 
 enum { LORA_RANK = 16 };
-#define NO_BOX UINT64_MAX /* --gpus was not given */
+#define NO_BOX UINT64_MAX               /* --gpus was not given */
 static const double nominal_step_s = 1; /* of a box whose step is not known: the exchange does not depend on it */
 
 struct verb {
