@@ -293,17 +293,13 @@ _configure_log()
 # --- calls ----------------------------------------------------------------------------------------------------------
 
 
-def _check(status: int, error: c.Error) -> None:
+def check(status: int, error: c.Error) -> None:
+    """Raises the error of a function of the library that failed."""
     if status != OK:
         text = error.text.decode(errors="replace") or f"the library failed with status {status}"
         e = _CLASSES.get(status, Error)(text)
         e.status = status
         raise e
-
-
-def check(status: int, error: c.Error) -> None:
-    """Raises the error of a function of the library that failed."""
-    _check(status, error)
 
 
 def _raise_interrupt() -> None:
@@ -324,15 +320,10 @@ def _encoded(option: str, text: str | os.PathLike[str] | None) -> bytes | None:
     return encoded
 
 
-def _seconds(limit: float) -> int:
-    """A time limit for C: math.inf is no limit."""
-    return _NO_LIMIT if limit == math.inf else int(limit)
-
-
 def _shown(devices: str) -> bytes:
     """The names of devices for the status: the first 63 bytes, without a cut character."""
-    shown = "".join(letter if letter.isprintable() else "?" for letter in devices)
-    return shown.encode()[:_NAME_MAX].decode(errors="ignore").encode()
+    shown = "".join(letter if letter.isprintable() else "?" for letter in devices).encode()
+    return shown[:_NAME_MAX].decode(errors="ignore").encode()
 
 
 def _data(data: Data) -> c.Data:
@@ -359,11 +350,10 @@ def _memory(name: str, given: np.ndarray | int | None, n: int) -> int | None:
 class Handle:
     """struct atoll. Its methods are the functions of include/atoll.h; a failed call raises a subclass of Error.
 
-    save: returns parts (address, bytes), which stay valid until the next begin; None: not now. load: takes the bytes (a view that is
-    valid during the call), or None for the state of a new run. frozen_read(i, offset, out): fills `out`, a writable
-    view that is valid during the call, with the bytes from `offset` of frozen[i]; None: checkpoints do not hold them.
-    theta, change: [n_params] float32 that the program lends until close, as arrays or addresses (options.theta); params
-    is then empty.
+    save: returns parts (address, bytes), valid until the next begin; None: not now. load: takes the bytes, or None for
+    the state of a new run. frozen_read(i, offset, out): fills `out` with the bytes from `offset` of frozen[i]; None:
+    checkpoints do not hold them. Views are valid during the call. theta, change: [n_params] float32, lent until close,
+    as arrays or addresses (options.theta); params is then empty.
     """
 
     def __init__(
@@ -414,7 +404,7 @@ class Handle:
             n_files=len(files),
             state=c.State(None, *self._callbacks),
             threads=threads,
-            max_wait_s=_seconds(max_wait_s),
+            max_wait_s=_NO_LIMIT if max_wait_s == math.inf else int(max_wait_s),
             frozen=c_frozen,
             n_frozen=len(frozen),
             frozen_any=frozen_any,
@@ -423,11 +413,10 @@ class Handle:
             change=_memory("change", change, size),
         )
         error = c.Error()
-        _check(self._lib.atoll_open(byref(self._a), byref(options), byref(error)), error)
-        n = self._lib.atoll_n_params(self._a)
-        address = self._lib.atoll_params(self._a)
+        check(self._lib.atoll_open(byref(self._a), byref(options), byref(error)), error)
+        n, address = self._lib.atoll_n_params(self._a), self._lib.atoll_params(self._a)
         self.params: np.ndarray = np.empty(0, np.float32)
-        """[n_params] float32: all tensors end to end, in the caller's order. Valid until close. Empty with `theta`."""
+        """[n_params] float32: all tensors end to end, in the caller's order. Valid until close."""
         if address:
             self.params = np.ctypeslib.as_array(ctypes.cast(address, POINTER(ctypes.c_float)), (n,))
 
@@ -475,7 +464,7 @@ class Handle:
         if raised is not None:
             raise raised
         _raise_interrupt()
-        _check(status, error)
+        check(status, error)
 
     @property
     def exchanges(self) -> int:
@@ -588,13 +577,13 @@ class TokenShards:
         opened = self._lib.atoll_tokens_open(
             byref(self._t), _encoded("the pattern of token shards", pattern), sample_tokens, byref(data), byref(error)
         )
-        _check(opened, error)
+        check(opened, error)
         self.data, self._tokens = Data(data.hash, data.samples, data.sample_tokens), sample_tokens + 1
 
     def read(self, index: int) -> np.ndarray:
         """[sample_tokens + 1] uint32, some with TOKEN_MASK. Raises InvalidError (no such sample) or Error."""
         out, error = np.empty(self._tokens, np.uint32), c.Error()
-        _check(self._lib.atoll_tokens_read(self._t, index, out.ctypes.data, byref(error)), error)
+        check(self._lib.atoll_tokens_read(self._t, index, out.ctypes.data, byref(error)), error)
         return out
 
     def close(self) -> None:

@@ -6,9 +6,14 @@
 
 enum { ROUNDS = 60, STEP_US = 100000 };
 
-static const char *const settings[] = {"train.sync_every=5", "train.max_steps=300", "codec.up=int8:16",
-                                       "train.eval_every=0", "checkpoint.every=5",  "checkpoint.keep=2",
-                                       NULL,                 NULL};
+static const char *const settings[] = {"train.sync_every=5",
+                                       "train.max_steps=300",
+                                       "codec.up=int8:16",
+                                       "train.eval_every=0",
+                                       "checkpoint.every=5",
+                                       "checkpoint.keep=2",
+                                       NULL,
+                                       NULL};
 
 static struct sim_cluster *cluster(const char *every, uint64_t save_us)
 {

@@ -2,8 +2,10 @@
 #include "coordinator/engine/model/engine_model.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/hash.h"
 #include "common/base/log.h"
@@ -93,7 +95,11 @@ static enum status initial_hashes(struct engine *e, const struct msg_join *m, co
     }
     mem_free(e->ledger.initial);
     e->ledger.initial = status == STATUS_OK && !e->init_dir ? theta : NULL;
-    if (!e->ledger.initial) mem_free(theta);
+    if (e->ledger.initial) return status;
+    mem_free(theta);
+    const int file = e->ledger.state_file; /* nothing else is in it yet */
+    if (file >= 0 && status == STATUS_OK && ftruncate(file, 0))
+        status = err_set(err, STATUS_IO, "cannot shorten the file of the outer state: %s", strerror(errno));
     return status;
 }
 

@@ -22,6 +22,11 @@ def open_model(
     if isinstance(first, np.ndarray):
         from .numpy_model import NumpyModel
 
+        if ranks.size > 1:
+            raise _lib.InvalidError(
+                "NumPy parameters belong to one process, and torch.distributed has several: start one worker for each "
+                "process without torchrun, or give tensors"
+            )
         return NumpyModel(model)
     torch = sys.modules.get("torch")
     if torch and (isinstance(model, torch.nn.Module) or isinstance(first, torch.Tensor)):

@@ -15,6 +15,7 @@ from ..units import bytes_text, duration_text
 from .notes import Tally, Told
 from .phase import Phase, in_round, is_due, moved
 from .ranks import Ranks
+from .sampled import digest
 from .samples import describe
 from .schedules import Schedules
 from .state import State
@@ -202,8 +203,7 @@ class Rounds:
         if differ:
             raise _lib.Error(
                 f"processes {differ[0]} and {differ[1]} of torchrun hold different parameters after {self.steps} "
-                "steps: give atoll.Worker a model in DistributedDataParallel or fully_shard, or start one worker for "
-                "each process without torchrun"
+                f"steps: {self._model.why_replicas_differ(differ[2])}"
             )
         self._ranks_agree = True
 
@@ -212,9 +212,26 @@ class Rounds:
         self._state.note_initial()
         self._state.open(self._ranks, self.handle)
         self._joined_with = describe(self.train)
+        val = describe(self.val) if self.evaluate else _lib.Data()
+        self._check_arguments(val)
         if self.handle:
-            self.handle.set_data(self._joined_with, describe(self.val) if self.evaluate else _lib.Data())
+            self.handle.set_data(self._joined_with, val)
         self._model.put(initial=True)
+
+    def _check_arguments(self, val: _lib.Data) -> None:
+        """All ranks evaluate, and read the same data: each does its part of both."""
+        if self._ranks.size == 1:
+            return
+        mine = [("evaluate=", self.evaluate is not None), ("the training data", self._joined_with), ("val=", val)]
+        rows = self._ranks.gather(b"".join(digest(repr(value)) for _, value in mine))
+        for i, (name, _) in enumerate(mine):
+            cells = [row[8 * i : 8 * i + 8] for row in rows]
+            other = next((rank for rank, cell in enumerate(cells) if cell != cells[0]), 0)
+            if other:
+                raise _lib.InvalidError(
+                    f"processes 0 and {other} of torchrun differ in {name}: give atoll.Worker and atoll.batches the "
+                    "same on all of them, and each takes its part"
+                )
 
     def _wait_for_round(self) -> bool:
         """Waits for the next round, and evaluates meanwhile. True: the run is done."""
@@ -316,12 +333,13 @@ def shared_parts(task: _lib.Evaluation, ranks: Ranks, together: bool) -> Iterato
         yield whole, rank == 0
 
 
-def differing_replicas(rows: list[np.ndarray]) -> tuple[int, int] | None:
-    """Two ranks whose values differ. rows: [n, 2] of each rank: the block and a digest of the values of each tensor."""
+def differing_replicas(rows: list[np.ndarray]) -> tuple[int, int, int] | None:
+    """Two ranks whose values differ, and the number of the tensor. rows: [n, 2] of each rank: the block and a digest of
+    the values of each tensor."""
     for i in range(len(rows[0])):
         seen: dict[int, tuple[int, int]] = {}
         for rank, row in enumerate(rows):
             first, value = seen.setdefault(int(row[i, 0]), (rank, int(row[i, 1])))
             if value != int(row[i, 1]):
-                return first, rank
+                return first, rank, i
     return None

@@ -72,16 +72,27 @@ def bytes_at(tensor: Any, where: Sequence[np.ndarray]) -> bytes:
     return all_bytes(values)
 
 
-def sampled_or_none(array: Any) -> bytes:
-    """The same; nothing of a tensor without plain numbers: type and shape must do."""
+def _or_none(read: Callable[[Any], bytes], array: Any) -> bytes:
+    """What `read` gives; nothing of a tensor without plain numbers: type and shape must do."""
     try:
-        return sampled_bytes(array)
+        return read(array)
     except (RuntimeError, NotImplementedError, TypeError):
         return b""
 
 
-def digest(value: Any) -> bytes:
-    """[8] of the samples of all arrays in a value. Equal values have equal digests."""
+def sampled_or_none(array: Any) -> bytes:
+    """The samples of an array, if it has plain numbers."""
+    return _or_none(sampled_bytes, array)
+
+
+def digest(value: Any, whole: int = 0) -> bytes:
+    """[8] of the samples of all arrays in a value; of all numbers of those up to `whole` bytes. Equal values have equal
+    digests."""
+
+    def content(array: Any) -> bytes:
+        small = int(getattr(array, "nbytes", whole + 1)) <= whole
+        return _or_none(all_bytes if small else sampled_bytes, array)
+
     out = hashlib.blake2b(digest_size=8)
-    feed(out, value, sampled_or_none)
+    feed(out, value, content)
     return out.digest()

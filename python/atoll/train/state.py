@@ -29,6 +29,7 @@ __all__ = ["State", "Writer", "check_tensor", "get_random", "is_plain", "read", 
 
 logger = logging.getLogger("atoll")
 
+_COMPARED = 1 << 16  # bytes of an array that ranks compare whole, such as the state of a generator; else samples
 _RESET, _LOADED = b"R", b"L"  # what rank 0 tells of a state that it loaded
 
 
@@ -50,6 +51,7 @@ class State:
         self._rank, self._size, self._folder = 0, 1, ""
         self._file: RankFile | None = None
         self._tag = 0  # of the files of the present state; 0: none
+        self._together = False  # the other ranks gave, or write, their part of the present state
         self._copied = 0  # bytes of the copies that exist
         self._way = -1  # of the last save: SAVE_HELD, SAVE_BESIDE
         self._loaded = b""  # what rank 0 loaded, for the other ranks
@@ -87,13 +89,13 @@ class State:
         """Before a push, or a begin, on all ranks: if it saves, each rank starts to write its part."""
         if ranks.size == 1:
             return
-        self._tag = 0
+        self._tag, self._together = 0, False
         copies = int(ranks.sums(np.array([self._bytes() - self._copied], np.float64))[0]) if self._file else 0
         way = int(ranks.call(lambda: b"%d" % handle.next_save(max(0, copies))))
         if way == _lib.SAVE_NONE:
             return
-        if not self._apart:
-            self._compare(ranks)
+        self._compare(ranks)
+        self._together = True
         if not self._file:
             self._others = ranks.gather(self._part())[1:]
             return
@@ -126,7 +128,7 @@ class State:
         """A round has begun on all ranks: from now on the state changes."""
         if self._file and self._way == _lib.SAVE_HELD:
             self._file.join()  # the library has waited for it already, unless the save failed
-        self._tag = 0
+        self._tag, self._together = 0, False
 
     def _tell(self, way: int, copies: int) -> None:
         changed = way != self._way
@@ -156,13 +158,14 @@ class State:
         return self._rank == 0 or not self._apart or self._apart[i]
 
     def _compare(self, ranks: Ranks) -> None:
-        """Finds the objects of which the ranks have different parts."""
-        own = [b"%-8d" % i if o.partition or _has_shards(o.get()) else digest(o.get())
-               for i, o in enumerate(self._objects)]
-        marks = bytes(o.partition or _has_shards(o.get()) for o in self._objects)
+        """Finds the objects of which the ranks have different parts. Before each save, because state may begin late: an
+        average, an optimizer that does not step at first, a generator that one rank draws from."""
+        apart = self._apart or [False] * len(self._objects)
+        marks = [known or o.partition or _has_shards(o.get()) for known, o in zip(apart, self._objects)]
+        own = [b"%-8d" % i if marks[i] else digest(o.get(), _COMPARED) for i, o in enumerate(self._objects)]
         rows = ranks.gather(b"".join(own))
-        self._apart = [bool(marks[i]) or any(row[8 * i : 8 * i + 8] != own_rows for row in rows)
-                       for i, own_rows in enumerate(rows[0][j : j + 8] for j in range(0, len(rows[0]), 8))]
+        cells = [[row[at : at + 8] for row in rows] for at in range(0, len(rows[0]), 8)]
+        self._apart = [mark or len(set(found)) > 1 for mark, found in zip(marks, cells)]
 
     def share(self, ranks: Ranks) -> None:
         """A state that was restored, or reset, on rank 0: the other ranks do the same with their part."""
@@ -199,7 +202,7 @@ class State:
     def save(self, cap: int = 1 << 30) -> list[tuple[int, int]] | None:
         """Parts (address, size) that stay valid until the next save. None: the other ranks' parts are of an earlier
         moment. Raises TypeError for what cannot be saved."""
-        if self._file and not self._tag:
+        if self._size > 1 and not self._together:
             return None
         self._writer = Writer(self._stage or on_host)
         value = self._value(self._writer)
@@ -223,7 +226,7 @@ class State:
         InvalidError if it cannot be used by this number of processes."""
         if self._file:
             self._file.join()
-        self._tag, self._loaded = 0, b""
+        self._tag, self._together, self._loaded = 0, False, b""
         if data is None:
             part = read(self._initial)
             self._apply(part["objects"], part["random"])

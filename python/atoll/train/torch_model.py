@@ -328,6 +328,15 @@ class TorchModel:
         pairs = b"".join(digest(list(e.block)) + digest(local(e.tensor)) for e in trained)
         return np.frombuffer(pairs, np.uint64).reshape(-1, 2)
 
+    def why_replicas_differ(self, number: int) -> str:
+        """What to do if parameter `number` of `digests` differs between ranks that hold the same block of it."""
+        e = [e for e in self._entries if not e.flags & _lib.MEAN][number]
+        if self.sharded and not is_sharded(e.tensor):
+            return (f"fully_shard does not average the gradients of '{e.name}': call fully_shard for the module that "
+                    "holds it, or average the gradients of ignored_params before each step")
+        return (f"'{e.name}' is the first: give atoll.Worker a model in DistributedDataParallel or fully_shard, or "
+                "start one worker for each process without torchrun")
+
     @property
     def hooked(self) -> Any:
         """The module whose forwards are watched; None: there is none."""

@@ -118,10 +118,14 @@ class Worker:
             state_.own["lr"] = tally
         try:
             self.model.share()
-            if self._ranks.rank == 0:
+
+            def open_() -> bytes:
                 self._handle = open_handle(self.model, state_, frozen, files, join=join, name=name, dir=dir,
                                            threads=threads, max_wait_s=max_wait)
                 self.rounds.handle = self._handle
+                return b""
+
+            self._ranks.call(open_)  # on rank 0; its error is that of all ranks
             self._script = Script(self.model, self._optimizers, self.rounds, self.feed, tally, state_)
         except BaseException:
             self.close("the script failed to open its worker")

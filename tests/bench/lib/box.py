@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import threading
@@ -31,8 +30,8 @@ codec: {{up: "int8:256", down: "int8:256"}}
 coordinator: {{listen: "tcp://127.0.0.1:*"}}
 checkpoint: {{every: 0, keep: 1}}
 """
-STATUS = ("VmRSS", "VmHWM", "RssAnon", "RssFile")
-ROLLUP = ("Pss", "Pss_Shmem", "Pss_File")
+STATUS = ("VmRSS", "VmHWM", "RssAnon", "RssFile", "RssShmem")
+ROLLUP = ("Pss_Anon",)
 
 
 def look(pid: int) -> dict[str, int]:
@@ -50,30 +49,23 @@ def look(pid: int) -> dict[str, int]:
 
 
 class Watch(threading.Thread):
-    """The largest values of processes by name, and of the shared memory of all of them together."""
+    """The largest values of processes by name."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.peaks: dict[str, dict[str, int]] = {}
         self._pids: dict[str, int] = {}
         self._ended = threading.Event()
-        self.shared = 0
 
     def add(self, name: str, pid: int) -> None:
         self.peaks[name], self._pids = {}, {**self._pids, name: pid}
 
     def run(self) -> None:
         while not self._ended.wait(LOOK_S):
-            shared = 0
             for name, pid in self._pids.items():
                 seen, peak = look(pid), self.peaks[name]
-                if "Pss" not in seen:
-                    continue
-                seen["own"] = seen["Pss"] - seen["Pss_Shmem"]
-                shared += seen["Pss_Shmem"]
                 for key, value in seen.items():
                     peak[key] = max(peak.get(key, 0), value)
-            self.shared = max(self.shared, shared)
 
     def end(self) -> None:
         self._ended.set()
@@ -141,38 +133,50 @@ def wait(folder: Path, processes: list[subprocess.Popen[bytes]], condition) -> N
         ended.wait(LOOK_S)
 
 
-def memory_rows(folder: Path, n: int, watch: Watch, before: list[dict], after: list[dict], rest: dict) -> list[dict]:
+def planned(folder: Path, size: str, ranks: int, settings: list[str]) -> tuple[float, float]:
+    """`atoll plan` of a model of nearly the same size: bytes a parameter of the box and of the coordinator."""
+    given = [f"--model.preset={SIZES[size].preset}", "--codec.up=int8:256", "--codec.down=int8:256", *settings]
+    command = [str(BIN / "atoll"), "plan", "--json", "--gpus", str(ranks), "--gpu-memory", "80", "--workers", "1",
+               "--link", "1gbit", "--train.sync_every=1", *given]
+    plan = json.loads(subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout)
+    box, params = plan["box"], plan["box"]["exchange"]["params"]
+    return box["host"]["total"] / params, box["exchange"]["coordinator"] / params
+
+
+def memory_rows(folder: Path, n: int, watch: Watch, before: list[dict], after: list[dict], rest: dict,
+                plans: tuple[float, float]) -> list[dict]:
     """Peaks less what was there before, in bytes a parameter."""
     plan = re.search(r"memory of the outer loop in MiB: .*total (\d+)", (folder / "box.log").read_text(errors="replace"))
-    shared = watch.shared - sum(line["before"]["Pss_Shmem"] for line in before)
+    # Rank 0 maps all of the segment. Pss_Shmem of all ranks would count a page twice that another one maps between two
+    # readings, and Pss_File grows if another process with the same libraries ends.
+    shared = max(watch.peaks[f"rank {line['rank']}"]["RssShmem"] - line["before"]["RssShmem"] for line in before)
     rows, total = [], shared
     for line, end in zip(before, after):
         peak, was = watch.peaks[f"rank {line['rank']}"], line["before"]
-        own = peak["own"] - (was["Pss"] - was["Pss_Shmem"])
+        own = peak["Pss_Anon"] - was["Pss_Anon"]
         total += own
         rows.append({"process": f"rank {line['rank']}", "bytes": own / n,
                      "hwm_bytes": (end["after"]["VmHWM"] - was["VmRSS"]) / n})
     rows.append({"process": "segment", "bytes": shared / n})
-    rows.append({"process": "box", "bytes": total / n, "plan_bytes": int(plan.group(1)) * 2**20 / n if plan else None})
+    rows.append({"process": "box", "bytes": total / n, "library_bytes": int(plan.group(1)) * 2**20 / n if plan else None,
+                 "plan_bytes": plans[0]})
     peak = watch.peaks["coordinator"]
-    rows.append({"process": "coordinator", "bytes": (peak["RssAnon"] - rest["RssAnon"]) / n,
+    rows.append({"process": "coordinator", "plan_bytes": plans[1], "bytes": (peak["RssAnon"] - rest["RssAnon"]) / n,
                  "mapped_bytes": (peak["RssFile"] - rest["RssFile"]) / n, "hwm_bytes": (peak["VmHWM"] - rest["VmRSS"]) / n})
     return [{"what": "memory", "parameters": n, "ranks": len(before), **row} for row in rows]
 
 
 def speed_rows(n: int, after: list[dict]) -> list[dict]:
-    """The slowest process of each part: the ranks work beside each other."""
-    def slowest(key: str) -> float:
-        return max(statistics.median(line[key]) for line in after if line[key])
-
-    memcpy = max(line["memcpy_s"] for line in after)
-    parts = {"memcpy": memcpy, "shards to segment": slowest("put_s"), "encode": after[0]["encode_s"],
-             "apply": after[0]["apply_s"], "segment to shards": slowest("take_s")}
-    parts["out"] = parts["shards to segment"] + parts["encode"]
-    parts["in"] = parts["apply"] + parts["segment to shards"]
-    return [{"what": "speed", "parameters": n, "ranks": len(after), "part": part, "seconds": seconds,
-             "gb_per_s": 4e-9 * n / seconds if seconds else None, "of_memcpy": memcpy / seconds if seconds else None}
-            for part, seconds in parts.items()]
+    """The slowest process of each part, because the ranks work beside each other; of each one its best round."""
+    keys = {"memcpy": "memcpy", "shards to segment": "put", "encode": "push", "apply": "apply", "segment to shards": "take"}
+    rows = []
+    for part, key in keys.items():
+        lists = [line[key] for line in after if line[key]]
+        wall, cpu = (max(min(t[i] or 0 for t in times) for times in lists) for i in (0, 1))
+        rows.append({"what": "speed", "parameters": n, "ranks": len(after), "part": part, "seconds": wall,
+                     "cpu_s": cpu or None, "gb_per_s": 4e-9 * n / wall, "of_memcpy": rows[0]["seconds"] / wall if rows else 1,
+                     "cpu_of_memcpy": (rows[0]["cpu_s"] / cpu if rows else 1) if cpu else None})
+    return rows
 
 
 def text_of(value: float | None, form: str) -> str:
@@ -181,13 +185,14 @@ def text_of(value: float | None, form: str) -> str:
 
 def show(rows: list[dict]) -> None:
     print(f"{rows[0]['parameters']:,} parameters, {rows[0]['ranks']} ranks; bytes a parameter")
-    print(f"{'':18} {'peak':>8} {'plan':>8} {'VmHWM':>8} {'mapped':>8}")
+    print(f"{'':18} {'peak':>8} {'library':>8} {'plan':>8} {'VmHWM':>8} {'mapped':>8}")
+    keys = ("bytes", "library_bytes", "plan_bytes", "hwm_bytes", "mapped_bytes")
     for row in (row for row in rows if row["what"] == "memory"):
-        cells = (text_of(row.get(key), "8.2f") for key in ("bytes", "plan_bytes", "hwm_bytes", "mapped_bytes"))
-        print(f"{row['process']:18} " + " ".join(f"{cell:>8}" for cell in cells))
-    print(f"\n{'':18} {'seconds':>8} {'GB/s':>8} {'of memcpy':>10}")
+        print(f"{row['process']:18} " + " ".join(f"{text_of(row.get(key), '8.2f'):>8}" for key in keys))
+    print(f"\n{'':18} {'seconds':>8} {'CPU s':>8} {'GB/s':>8} {'of memcpy':>10} {'in CPU s':>10}")
     for row in (row for row in rows if row["what"] == "speed"):
-        print(f"{row['part']:18} {row['seconds']:8.3f} {text_of(row['gb_per_s'], '8.2f'):>8} {text_of(row['of_memcpy'], '10.2f'):>10}")
+        print(f"{row['part']:18} {row['seconds']:8.3f} {text_of(row['cpu_s'], '8.3f'):>8} {row['gb_per_s']:8.2f} "
+              f"{row['of_memcpy']:10.2f} {text_of(row['cpu_of_memcpy'], '10.2f'):>10}")
 
 
 def main() -> None:
@@ -209,7 +214,8 @@ def main() -> None:
     try:
         watch, before, after, rest = measure(given.folder, given.params, given.ranks, given.rounds, settings)
         n = after[0]["parameters"]
-        rows = memory_rows(given.folder, n, watch, before, after, rest) + speed_rows(n, after)
+        plans = planned(given.folder, given.params, given.ranks, settings)
+        rows = memory_rows(given.folder, n, watch, before, after, rest, plans) + speed_rows(n, after)
     finally:
         shutil.rmtree(given.folder, ignore_errors=True)
     show(rows)

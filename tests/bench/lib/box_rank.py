@@ -23,7 +23,7 @@ import atoll
 from box_sizes import SIZES, Size
 
 PR_SET_PDEATHSIG = 1
-COPY = 64 << 20  # bytes that memcpy copies at a time
+COPY, COPIES = 64 << 20, 5  # bytes that memcpy copies at a time; measurements of it
 
 
 class Layers(torch.nn.Module):
@@ -62,9 +62,9 @@ def sharded(size: Size) -> torch.nn.Module:
 
 
 def held() -> dict[str, int]:
-    """Bytes of this process: Pss, its shared and mapped parts, resident memory."""
+    """Bytes of this process: its own memory, shared and resident memory."""
     found = {}
-    for path, keys in (("smaps_rollup", ("Pss", "Pss_Shmem", "Pss_File")), ("status", ("VmRSS", "VmHWM"))):
+    for path, keys in (("smaps_rollup", ("Pss_Anon",)), ("status", ("VmRSS", "VmHWM", "RssShmem"))):
         with open(f"/proc/self/{path}", encoding="ascii") as lines:
             for line in lines:
                 key, _, value = line.partition(":")
@@ -81,26 +81,22 @@ def forget_peak() -> None:
         file.write("5")
 
 
-def copy_seconds(n_bytes: int) -> float:
-    """memcpy of so many bytes, in all processes at once; the median of three."""
-    from_, to, times = np.ones(COPY, np.uint8), np.zeros(COPY, np.uint8), []
-    for _ in range(3):
-        dist.barrier()
-        started = time.perf_counter()
-        for at in range(0, n_bytes, COPY):
-            n = min(COPY, n_bytes - at)
-            to[:n] = from_[:n]
-        times.append(time.perf_counter() - started)
-    return sorted(times)[1]
+def copy(n_bytes: int, to: np.ndarray, from_: np.ndarray) -> None:
+    """memcpy of so many bytes."""
+    for at in range(0, n_bytes, COPY):
+        n = min(COPY, n_bytes - at)
+        to[:n] = from_[:n]
 
 
-def timed(function: Callable, seconds: list[float]) -> Callable:
+def timed(function: Callable, times: list[tuple[float, float]]) -> Callable:
+    """The function, which notes seconds and CPU seconds of each call."""
+
     def call(*args: object, **keywords: object) -> object:
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         try:
             return function(*args, **keywords)
         finally:
-            seconds.append(time.perf_counter() - started)
+            times.append((time.perf_counter() - started, time.process_time() - cpu))
 
     return call
 
@@ -116,9 +112,15 @@ def main() -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = sharded(size)
     n = sum(p.numel() for p in model.parameters())
-    memcpy_s = copy_seconds(4 * n // ranks)
+    copies, puts, takes, pushes = [], [], [], []
+    to, from_ = np.zeros(COPY, np.uint8), np.ones(COPY, np.uint8)
+    to[:] = from_  # its pages are there
+    for _ in range(COPIES):
+        dist.barrier()
+        timed(copy, copies)(4 * n // ranks, to, from_)
+    del to, from_
     forget_peak()
-    before, puts, takes, pushes = held(), [], [], []
+    before = held()
     print(json.dumps({"rank": rank, "pid": os.getpid(), "before": before}), flush=True)
     dataset = torch.zeros(1024, 4)
     with atoll.Worker(model, join=run, dir=folder, name="box", train=dataset) as worker:
@@ -134,9 +136,8 @@ def main() -> None:
             worker.step(loss=5.0, tokens=4)
         info = worker.info()
         after = held()
-    print(json.dumps({"rank": rank, "parameters": n, "after": after, "memcpy_s": memcpy_s, "put_s": puts[1:],
-                      "take_s": takes[1:], "push_s": pushes, "encode_s": info.compress_s, "apply_s": info.apply_s}),
-          flush=True)
+    print(json.dumps({"rank": rank, "parameters": n, "after": after, "memcpy": copies, "put": puts[1:], "take": takes[1:],
+                      "push": pushes, "apply": [(info.apply_s, None)]}), flush=True)
     dist.destroy_process_group()
 
 

@@ -106,8 +106,8 @@ def sync(model, dataset, run: str) -> None:
             info = worker.info()
             # The copies between the model and the run's parameters, measured alone.
             copies = time.perf_counter()
-            worker.model.read()
-            worker.model.write()
+            worker.model.put()  # it adds nothing: the model has the parameters of the round
+            worker.model.take()
             copies = time.perf_counter() - copies
             answer(seconds=seconds, compress_s=info.compress_s, apply_s=info.apply_s, copy_s=copies)
 

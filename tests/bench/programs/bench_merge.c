@@ -1,7 +1,7 @@
 /* Benchmark of the coordinator between the last delta and the update: open, merge, outer step, publish.
  *
  * Usage: bench_merge [--params N] [--workers N] [--threads N] [--up SPEC] [--down SPEC] [--method NAME] [--clip CLIP]
- *        [--seconds S] [--json FILE]
+ *        [--state TYPE] [--seconds S] [--json FILE]
  *
  * Without --up it measures:
  * - the dense codecs on 16 Mi parameters and 4 workers, with one thread and with all threads;
@@ -34,7 +34,7 @@ enum { RUNS_MAX = 1000, RUNS_MIN = 3, WORKERS_MAX = 256, SHIFT = 4099 };
 struct bench {
     uint64_t params, workers, threads;
     double seconds;
-    const char *up, *down, *rule, *clip, *method;
+    const char *up, *down, *rule, *clip, *state, *method;
     struct config config;
     struct layout layout;
     struct outer_state outer;
@@ -219,6 +219,7 @@ static void setup(struct bench *b)
     set(b, &sources, "codec.down", b->down);
     if (b->rule) set(b, &sources, "merge.rule", b->rule);
     if (b->clip) set(b, &sources, "merge.clip", b->clip);
+    if (b->state) set(b, &sources, "outer.state", b->state);
     if (config_resolve(&b->config, &sources, &err) != STATUS_OK) die(err.msg);
     make_layout(b);
     if (outer_state_init(&b->outer, &b->config, &b->layout, &err) != STATUS_OK) die(err.msg);
@@ -307,6 +308,7 @@ int main(int argc, char **argv)
         {"method", OPTION_TEXT, &method, "NAME", "with --up: local-sgd (default for topk) or diloco"},
         {"rule", OPTION_TEXT, &b.rule, "RULE", "merge.rule (default of the codec)"},
         {"clip", OPTION_TEXT, &b.clip, "CLIP", "merge.clip (auto)"},
+        {"state", OPTION_TEXT, &b.state, "TYPE", "outer.state (auto)"},
         {"seconds", OPTION_REAL, &b.seconds, "S", "minimum time per row (2)"},
         {"json", OPTION_TEXT, &json, "FILE", "also write the rows as JSON"},
     };

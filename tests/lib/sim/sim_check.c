@@ -324,6 +324,11 @@ void sim_check_engine_started(struct sim_check *c, const struct engine *engine, 
     }
 }
 
+void sim_check_worked(struct sim_check *c, uint64_t begin_us, uint64_t now_us)
+{
+    if (c->moved_us < begin_us) c->moved_us += now_us - begin_us;
+}
+
 void sim_check_engine(struct sim_check *c, const struct engine *engine, uint64_t now_us)
 {
     struct err err;

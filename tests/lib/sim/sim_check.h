@@ -55,6 +55,8 @@ void sim_check_region_tokens(struct sim_check *c, int client, uint64_t tokens);
 
 /* Add a line to the last events. */
 void sim_check_note(struct sim_check *c, uint64_t now_us, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* The coordinator did long work from begin_us to now_us, in which it cannot make progress. */
+void sim_check_worked(struct sim_check *c, uint64_t begin_us, uint64_t now_us);
 /* Record a failure; only the first one counts. */
 void sim_check_fail(struct sim_check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 const char *sim_check_failure(const struct sim_check *c); /* NULL if there is none */

@@ -156,6 +156,7 @@ static void coordinator_meanwhile(void *ctx, uint64_t bytes, void (*work)(void *
     struct sim_cluster *c = ctx;
     uint64_t us = c->long_us && c->started && !c->dying ? draw_long(c) : 0;
     uint64_t before = us ? sim_net_draw(c->net, us) : 0, reassure_us = sim_net_now(c->net) + REASSURE_FIRST_US;
+    const uint64_t begin_us = sim_net_now(c->net);
     (void)bytes;
     if (c->busy) sim_check_fail(c->check, "long work begins in long work");
     if (us) sim_check_note(c->check, sim_net_now(c->net), "long work for %.3f s", (double)us / 1e6);
@@ -167,6 +168,7 @@ static void coordinator_meanwhile(void *ctx, uint64_t bytes, void (*work)(void *
     c->working = false;
     pass_time(c, us - before, &reassure_us);
     c->busy = false;
+    sim_check_worked(c->check, begin_us, sim_net_now(c->net));
 }
 
 static void coordinator_started_by(void *ctx, uint64_t starts)

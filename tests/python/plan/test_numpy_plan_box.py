@@ -68,7 +68,9 @@ class PlanBoxTest(unittest.TestCase):
         self.assertEqual(exchange["params"], p)
         for way in ("bytes_up", "bytes_down"):
             self.assertAlmostEqual(exchange[way] / encoded, 1, delta=0.002)
-        self.assertGreater(exchange["link_s"], encoded / 125e6)  # up and down overlap, fragment by fragment
+        for way in ("up_s", "down_s"):
+            self.assertAlmostEqual(exchange[way] / (encoded / 125e6), 1, delta=0.002)  # 1 Gbit/s
+        self.assertGreater(exchange["link_s"], exchange["up_s"])  # up and down overlap, fragment by fragment
         self.assertGreater(exchange["box_s"], 0)
 
     def check_coordinator(self, m: Llama, found: int, state: int) -> None:
@@ -82,7 +84,7 @@ class PlanBoxTest(unittest.TestCase):
         lora, whole = box["lora"], box["exchange"]
         self.assertEqual(lora["params"], m.adapters())
         self.assertAlmostEqual(lora["bytes_up"] / (m.adapters() * (1 + 4 / 256)), 1, delta=0.01)
-        self.assertLess(lora["link_s"], whole["link_s"] / 20)
+        self.assertLess(lora["link_s"], whole["link_s"] / 2)  # an fsync may take long here
         self.assertLess(lora["coordinator"], whole["coordinator"] / 5)
 
     def test_three_models(self) -> None:
@@ -104,13 +106,13 @@ class PlanBoxTest(unittest.TestCase):
         self.check_coordinator(m, box["exchange"]["coordinator"], 4 + 2)
 
     def test_saved_beside_training(self) -> None:
+        """checkpoint.worker_every 1: the last byte of a delta waits for the save. auto: a copy is saved."""
         m = MODELS[0]
-        times = {}
-        for every in ("1", "auto"):
-            box = plan("--model.preset=" + m.preset, "--gpu-memory", "80", "--checkpoint.worker_every=" + every)["box"]
-            times[every], copy = box["exchange"]["link_s"], box["host"]["copy"]
-        self.assertEqual(copy, box["saved"])
-        self.assertLess(times["auto"], times["1"])
+        found = {every: plan("--model.preset=" + m.preset, "--gpu-memory", "80", "--checkpoint.worker_every=" + every)
+                 for every in ("1", "auto")}
+        waits, copies = found["1"]["box"], found["auto"]["box"]
+        self.assertGreaterEqual(waits["exchange"]["link_s"], 0.99 * found["1"]["plan"]["save_s"])
+        self.assertEqual([waits["host"]["copy"], copies["host"]["copy"]], [0, copies["saved"]])
 
     def test_folder_without_weights(self) -> None:
         """A Hugging Face config.json is enough."""

@@ -13,6 +13,7 @@ import tempfile
 import traceback
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -63,7 +64,8 @@ class Rank:
         self.optimizer = (ZeroRedundancyOptimizer(model.parameters(), adam, lr=0.01) if kind == "zero"
                           else adam(model.parameters(), lr=0.01))
         self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        self.state = State([("the optimizer", self.optimizer), ("state[0]", self.ema)])
+        self.generator = torch.Generator().manual_seed(1)  # alike on all ranks until they draw
+        self.state = State([("the optimizer", self.optimizer), ("state[0]", self.ema), ("state[1]", self.generator)])
         self.state.note_initial()
         self.handle = Handle(folder, _lib.SAVE_BESIDE if beside else _lib.SAVE_HELD) if self.ranks.rank == 0 else None
         self.state.open(self.ranks, self.handle)
@@ -88,6 +90,13 @@ class Rank:
     def file(self, name: str, own: bool) -> str:
         return f"{self.folder}/{name}-{self.ranks.rank if own else 0}"
 
+    def save_once(self) -> None:
+        """A save in an earlier round, before the optimizer, the average and the generator have state of their own."""
+        self.state.prepare(self.ranks, self.handle)
+        if self.handle:
+            self.state.save()
+        self.state.begun()
+
     def save(self, beside: bool) -> None:
         for n in range(3):
             self.step(n)
@@ -105,7 +114,7 @@ class Rank:
         self.state.close()
         if self.kind == "zero" or self.ranks.rank == 0:
             torch.save(expected, self.file("expected", self.kind == "zero"))
-        torch.save(torch.rand(4), self.file("drawn", True))
+        torch.save((torch.rand(4), torch.rand(4, generator=self.generator)), self.file("drawn", True))
 
     def load(self, same: bool, step_before: bool = False) -> None:
         sharded = self.kind in ("fsdp", "hsdp")
@@ -121,7 +130,9 @@ class Rank:
             assert isinstance(value, DTensor) == sharded, type(value)
             assert not sharded or value.placements == p.placements and value.device_mesh == p.device_mesh
         if same:
-            assert torch.equal(torch.rand(4), torch.load(self.file("drawn", True))), "random numbers"
+            drawn, own = torch.load(self.file("drawn", True))
+            assert torch.equal(torch.rand(4), drawn), "random numbers"
+            assert torch.equal(torch.rand(4, generator=self.generator), own), "numbers of the generator in state="
         self.step(8)  # the optimizer works with its state
         self.state.close()
 
@@ -204,13 +215,32 @@ class SavedStates(unittest.TestCase):
         """FSDP2 of 3 ranks (uneven shards) to 2, to DDP, to HSDP of 2 x 2, to one process; DDP to FSDP2."""
         self.save(3, "fsdp")
         log = self.load(2, "fsdp")
-        self.assertIn("the saved state is of 3 processes, and this worker has 2: took over the optimizer; random numbers "
-                      "begin anew", log)
+        self.assertIn("the saved state is of 3 processes, and this worker has 2: took over the optimizer; random "
+                      "numbers begin anew", log)
         self.load(2, "ddp")
         self.load(4, "hsdp")
         self.load(1, "plain")
         self.save(2, "ddp")
         self.load(3, "fsdp", step_before=True)
+
+    def test_ranks_on_other_hosts(self) -> None:
+        """Ranks that do not see the folder send their part to rank 0."""
+        with mock.patch("atoll.train.state.is_shared", return_value=False):
+            self.in_ranks(2, "fsdp", lambda rank: rank.save(False))
+            self.assertEqual(self.files(), [])
+            self.load(2, "fsdp", same=True)
+            self.load(3, "fsdp")
+
+    def test_state_that_begins_after_the_first_save(self) -> None:
+        """Each rank saves its part also of what the ranks had alike, or not at all, in an earlier save."""
+
+        def run(rank: Rank) -> None:
+            rank.save_once()
+            torch.rand(1 + rank.ranks.rank, generator=rank.generator)
+            rank.save(beside=False)
+
+        self.in_ranks(2, "fsdp", run)
+        self.load(2, "fsdp", same=True)
 
     def test_what_cannot_be_split(self) -> None:
         self.save(2, "zero")
@@ -226,8 +256,8 @@ class SavedStates(unittest.TestCase):
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
         log = self.load(2, "fsdp", failing=True)
-        self.assertIn("rank 1: the file of rank 1 does not match its checksum: start the worker again, it then loads its "
-                      "state before", log)
+        self.assertIn("rank 1: the file of rank 1 does not match its checksum: start the worker again, it then loads "
+                      "its state before", log)
         self.assertEqual([p.name for p in Path(self.folder).glob("*.damaged")], [f"{path.name}.damaged"])
 
 

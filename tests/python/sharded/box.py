@@ -7,10 +7,12 @@ parameters at the start of each round, and `end`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -42,7 +44,7 @@ DEFAULTS = {
     "record": "",
     "frozen": False,  # the embeddings do not train
     "evaluate": False,
-    "with": [],  # compile, layers, checkpoint, offload, meta, columns, accumulate, keep, by hand
+    "with": [],  # compile, layers, checkpoint, offload, meta, columns, accumulate, keep, by hand, own
     "elsewhere": [],  # ranks that find no memory of rank 0, as on another host
     "not_finite": [],  # rank, step: of a parameter that becomes NaN
     "pause": 0.0,
@@ -119,6 +121,13 @@ def whole(model: GPT2) -> np.ndarray:
     return torch.cat([p.detach().float().reshape(-1) for p in full]).numpy().copy()
 
 
+def own_batches(data: Numbered, count: int, rank: int, size: int) -> Iterator[Any]:
+    """The same samples for any number of processes, without an end."""
+    for at in itertools.count(rank, size):
+        rows = [data[i % len(data)] for i in range(at * count, (at + 1) * count)]
+        yield tuple(torch.from_numpy(np.stack(column)) for column in zip(*rows))
+
+
 def main(listed: list[dict[str, Any]]) -> None:
     torch.set_num_threads(1)
     rank, size, found = 0, 1, segment._open
@@ -163,7 +172,10 @@ def train(o: dict[str, Any], rank: int, size: int) -> None:
     starts, n, by_hand = {}, 0, "by hand" in o["with"]
     options.update(join=o["run"], dir=o["dir"] or f"{o['folder']}/{name}", name=name, max_wait=60)
     with atoll.Worker(trained, None if by_hand else optimizer, **options) as worker:
-        for x, y, _ in atoll.batches(data, worker, batch_size=o["batch_size"] // size // micro):
+        batches = atoll.batches(data, worker, batch_size=o["batch_size"] // size // micro)
+        if "own" in o["with"]:  # the worker learns of a batch by its forward
+            batches = own_batches(data, o["batch_size"] // size, rank, size)
+        for x, y, _ in batches:
             if o["record"]:
                 starts.setdefault(f"r{worker.round}", whole(model))
             loss = worker.loss(loss_of(trained, x, y))

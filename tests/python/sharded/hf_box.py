@@ -83,7 +83,7 @@ def train_by_trainer(name: str, o: dict[str, Any]) -> tuple[Any, Any]:
     """Returns the model and the worker."""
     usual = dict(max_steps=o["steps"], per_device_train_batch_size=2, learning_rate=1e-2, warmup_steps=4, use_cpu=True,
                  save_strategy="no", report_to="none", disable_tqdm=True, logging_steps=1, fsdp=True,
-                 fsdp_config={"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"], **o["fsdp"]})
+                 fsdp_config={"fsdp_version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"], **o["fsdp"]})
     callback = atoll.hf.Callback(o["run"], name=name, dir=o["dir"] or None)
     trainer = Trainer(model=make_model(o), args=TrainingArguments("unused", **{**usual, **o["arguments"]}),
                       train_dataset=samples(), callbacks=[callback, Pause(o["pause"])])

@@ -14,6 +14,7 @@ from test_torch_run import TorchRun
 
 PROGRAM = str(Path(__file__).with_name("box.py"))
 SECONDS = 120
+FSDP, DDP, HSDP = ({"parallel": kind} for kind in ("fsdp", "ddp", "hsdp"))
 
 
 class ShardedRun(TorchRun):
@@ -56,3 +57,12 @@ class ShardedRun(TorchRun):
 
     def theta(self, name: str) -> str:
         return self.printed(name)[0]
+
+    def compare(self, expected: dict, got: dict[str, dict], bound: float) -> None:
+        """Parameters of workers, at the start of each round and at the end, are within `bound` of the expected ones."""
+        for name, one in got.items():
+            self.assertEqual(sorted(one), sorted(expected))
+            worst = max(float(np.abs(one[key] - expected[key]).max()) for key in expected)
+            print(f"{name}: at most {worst:.2g} beside one process (bound {bound:g})", flush=True)
+            self.assertLessEqual(worst, bound)
+        self.assertGreater(float(np.abs(expected["end"] - expected["r0"]).max()), 1e-2)

@@ -199,7 +199,7 @@ class Shares(unittest.TestCase):
                 np.array([[1, 10], [7, 3]], np.uint64)]
         self.assertIsNone(differing_replicas(rows))
         rows[2] = np.array([[1, 12], [7, 3]], np.uint64)
-        self.assertEqual(differing_replicas(rows), (0, 2))
+        self.assertEqual(differing_replicas(rows), (0, 2, 0))
 
     def test_parts(self) -> None:
         """Each part counts once; together: all ranks evaluate equally many, and at each turn parts of one size."""

@@ -1,4 +1,4 @@
-"""Hugging Face models in shards by accelerate's FSDP2: Trainer, LoRA, and a loop of accelerate; boxes that are killed."""
+"""Hugging Face models in shards by accelerate's FSDP2: Trainer, LoRA, a loop of accelerate. Boxes are killed."""
 
 # ctest: timeout=900
 from __future__ import annotations
@@ -16,7 +16,7 @@ import rig
 
 PROGRAM = Path(__file__).with_name("hf_box.py")
 MISSING = [name for name in ("accelerate", "peft") if importlib.util.find_spec(name) is None]
-SECONDS = 120  # of a phase, in which all processes import transformers
+SECONDS = 240  # of a phase, in which all processes import transformers
 
 
 @unittest.skipIf(MISSING, f"not installed: {', '.join(MISSING)}")
@@ -82,15 +82,16 @@ class FsdpTest(rig.RunTest):
                    "arguments": {"bf16": True, "max_grad_norm": 0.5}}
         self.assertEqual(self.train_killed("killed", **options), self.train("whole", **options))
         steps = self.events("step")
-        self.assertEqual({e["step"] for e in steps}, set(range(20)))
-        self.assertTrue(all(e["grad_norm"] > 0 and e["lr"] >= 0 for e in steps), steps)
+        self.assertEqual({e["step"] for e in steps}, set(range(1, 21)))
+        self.assertTrue(all(e["lr"] >= 0 and e["loss"] > 0 for e in steps), steps)
         self.assertEqual(self.summary()["tokens"], 2 * 20 * 4 * 16)
 
     def test_lora(self) -> None:
         """The base is in shards, too, and in bf16. It is not exchanged."""
         options = {"lora": True, "base": "bfloat16", "arguments": {"bf16": True}}
         self.assertEqual(self.train_killed("killed", **options), self.train("whole", **options))
-        self.assertIn("model: 1984 parameters in 28 tensors, 1 fragment, and 20 frozen tensors", self.log("coordinator"))
+        found = "model: 1984 parameters in 28 tensors, 1 fragment, and 20 frozen tensors"
+        self.assertIn(found, self.log("coordinator"))
         self.check_adapter()
 
     def check_adapter(self) -> None:
@@ -122,8 +123,8 @@ class FsdpTest(rig.RunTest):
     def test_worker_before_prepare_is_one_line(self) -> None:
         self.start_run("early", 1)
         self.finish(self.box("a", loop="early"), SECONDS, code=1)
-        self.assertRegex(self.log("early-a"), r"InvalidError: tensor 'model.embed_tokens.weight' is float32 \[64, 16\] in "
-                                              r"shards now, and was float32 \[64, 16\] at the join")
+        self.assertRegex(self.log("early-a"), r"InvalidError: tensor 'model.embed_tokens.weight' is float32 \[64, 16\] "
+                                              r"in shards now, and was float32 \[64, 16\] at the join")
 
     def test_compiled(self) -> None:
         plain = self.train("plain", "a")

@@ -74,6 +74,32 @@ with atoll.Worker(model, optimizer, join=run, dir=name, name=name, max_wait=30) 
 if rank == 0:
     print("theta", worker.info().theta_hash)
 """
+ARGUMENTS = """
+import sys
+import torch, torch.distributed as dist
+import atoll
+
+dist.init_process_group("gloo")
+rank, run = dist.get_rank(), sys.argv[2]
+data, other = torch.ones(8, 4), torch.full((8, 4), 1.0 + rank)
+evaluate = {"evaluate": lambda model, indices: (0.0, 1)}
+given = {
+    "evaluate": {**evaluate, "val": data} if rank == 0 else {},
+    "val": {**evaluate, "val": other},
+    "train": {"train": other},
+    "join": {"join": "nowhere/at/all"},
+}
+for what, options in given.items():
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    try:
+        options = {"join": run, "dir": what, "name": what, "max_wait": 30, **options}
+        with atoll.Worker(wrapped, optimizer, **options) as w:
+            w.begin()
+    except atoll.Error as e:
+        print(f"{what} {rank}: {e}\\n", end="", flush=True)
+"""
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
@@ -91,8 +117,22 @@ class RanksTest(RunTest):
         self.start_coordinator()
         process = self.torchrun("apart", "plain")
         self.finish(process, 120, code=1)
-        self.assertIn("processes 0 and 1 of torchrun hold different parameters after 5 steps: give atoll.Worker a "
-                      "model in DistributedDataParallel", (self.folder / "apart.log").read_text())
+        self.assertIn("processes 0 and 1 of torchrun hold different parameters after 5 steps: 'weight' is the first: "
+                      "give atoll.Worker a model in DistributedDataParallel", (self.folder / "apart.log").read_text())
+
+    def test_other_arguments(self) -> None:
+        """Ranks that would evaluate or read other data than rank 0, and an error of rank 0 alone: one line on each."""
+        self.start_coordinator()
+        (self.folder / "arguments.py").write_text(ARGUMENTS)
+        command = [sys.executable, *TORCHRUN, str(self.folder / "arguments.py"), "w", str(self.run_dir)]
+        self.finish(self.start(command, "w.log", OMP_NUM_THREADS="1"), 120)
+        log = (self.folder / "w.log").read_text()
+        named = {"evaluate": "evaluate=", "val": "val=", "train": "the training data"}
+        for what, text in named.items():
+            for rank in range(2):
+                self.assertIn(f"{what} {rank}: processes 0 and 1 of torchrun differ in {text}: give atoll.Worker and "
+                              "atoll.batches the same on all of them", log)
+        self.assertIn("join 1: rank 0: ", log)
 
     def test_state_of_each_rank(self) -> None:
         """An optimizer whose ranks hold different parts continues with the bits of an undisturbed run."""

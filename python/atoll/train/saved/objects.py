@@ -116,5 +116,5 @@ def _copy_array(to: np.ndarray, saved: Any, where: str) -> None:
 
 
 def is_zero(value: Any) -> bool:
-    """torch.distributed.optim.ZeroRedundancyOptimizer: each process keeps the state of its own part of the parameters."""
+    """torch.distributed.optim.ZeroRedundancyOptimizer: each process keeps the state of its part of the parameters."""
     return any(c.__name__ == "ZeroRedundancyOptimizer" for c in type(value).__mro__) and hasattr(value, "optim")

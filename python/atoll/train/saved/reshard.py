@@ -45,7 +45,8 @@ def merged(values: Sequence[Any], where: str) -> Any:
         return {k: merged([v[k] for v in values], f"{where}[{k!r}]") for k in first}
     if type(first) in (list, tuple) and all(type(v) is type(first) and len(v) == len(first) for v in values):
         return type(first)(merged(list(items), f"{where}[{i}]") for i, items in enumerate(zip(*values)))
-    if not isinstance(first, (Piece, list)) and type(first) not in (dict, tuple) and all(_same(first, v) for v in values):
+    in_parts = isinstance(first, Piece) or type(first) in (dict, list, tuple)
+    if not in_parts and all(_same(first, v) for v in values):
         return first
     raise ValueError(f"{where} differs between them, and is no part of a sharded tensor")
 

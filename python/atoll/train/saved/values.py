@@ -5,8 +5,8 @@ In the header a JSON object has one key, the kind of the value: {"map": {...}}, 
 {"tuple": [...]}, {"counter": [[k, v], ...]}, {"bytes": [offset, size]}, "torch", "numpy" or "scalar": [dtype, shape,
 offset, size], {"dtype": name}, and {"subclass": [module, class, {name: tensor}, context, shape, stride]} for a subclass
 of Tensor that PyTorch can take apart, and {"shard": [shape, start, placements, local tensor]} for the part of a DTensor
-that this process holds, which reads as a Piece. Numbers, texts, lists, true, false and null stand for themselves. Reading calls
-nothing but __tensor_unflatten__ of classes that the program has imported.
+that this process holds, which reads as a Piece. Numbers, texts, lists, true, false and null stand for themselves.
+Reading calls nothing but __tensor_unflatten__ of classes that the program has imported.
 """
 
 from __future__ import annotations
