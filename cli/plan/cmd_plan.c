@@ -18,6 +18,7 @@
 #include "common/os/json_file.h"
 
 enum { LORA_RANK = 16 };
+#define NO_BOX UINT64_MAX               /* --gpus was not given */
 static const double nominal_step_s = 1; /* of a box whose step is not known: the exchange does not depend on it */
 
 struct verb {
@@ -209,10 +210,14 @@ static void print_choice(const struct verb *v)
 
 static enum status check_box(struct verb *v, struct err *err)
 {
-    if (!v->gpus)
-        return v->gpu_gib > 0 ? err_set(err, STATUS_INVALID, "--gpu-memory is for boxes: give --gpus N, too")
-                              : STATUS_OK;
-    if (v->gpus > PLAN_GPUS_MAX)
+    if (v->gpus == NO_BOX) {
+        v->gpus = 0;
+        if (v->gpu_gib > 0 || v->lora_rank != LORA_RANK)
+            return err_set(err, STATUS_INVALID, "%s is for boxes: give --gpus N, too",
+                           v->gpu_gib > 0 ? "--gpu-memory" : "--lora-rank");
+        return STATUS_OK;
+    }
+    if (!v->gpus || v->gpus > PLAN_GPUS_MAX)
         return err_set(err, STATUS_INVALID, "--gpus is %" PRIu64 ": give the GPUs of one box, 1 to %d", v->gpus,
                        PLAN_GPUS_MAX);
     if (!(v->gpu_gib > 0 && v->gpu_gib <= PLAN_GPU_GIB_MAX))
@@ -324,6 +329,7 @@ int cmd_plan(int argc, char **argv)
     static struct verb v; /* large */
     v.workers = 2;
     v.lora_rank = LORA_RANK;
+    v.gpus = NO_BOX;
     const struct option_spec specs[] = {
         {"workers", OPTION_COUNT, &v.workers, "N", "number of workers (default 2)"},
         {"link", OPTION_TEXT, &v.link, "SPEC",

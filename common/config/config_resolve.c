@@ -263,7 +263,7 @@ static enum status resolve_down(const struct config_resolve *r)
                          sparse ? c->codec.up : "");
 }
 
-/* A run whose settings lack the key keeps fp32 (coordinator/settings.c). */
+/* A run whose settings lack the key keeps fp32 (coordinator/settings.c). `auto` is the same as no value. */
 static enum status resolve_state(const struct config_resolve *r)
 {
     struct config *c = r->config;
@@ -273,7 +273,7 @@ static enum status resolve_state(const struct config_resolve *r)
     }
     if (c->outer.state != OUTER_AUTO) return STATUS_OK;
     bool lean = c->train.method == METHOD_DILOCO && config_down_loses(c);
-    if (config_unset(r, AT(outer.state))) r->sources->of[AT(outer.state)] = CONFIG_PRESET;
+    r->sources->of[AT(outer.state)] = CONFIG_PRESET; /* also if `auto` was given: a run that continues keeps its form */
     return config_value_set(c, AT(outer.state), lean ? "bf16" : "fp32", r->err);
 }
 

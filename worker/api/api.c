@@ -36,12 +36,26 @@ static enum status widen_options(struct atoll_options *out, const struct atoll_o
     return STATUS_OK;
 }
 
-static enum status take_options(struct atoll *a, const struct atoll_options *o, struct err *err)
+/* Takes the memory that the program lends: two arrays of floats that do not overlap. */
+static enum status take_lent(struct atoll *a, const struct atoll_options *o, struct err *err)
 {
-    if (o->theta && o->theta == o->change)
-        return err_set(err, STATUS_INVALID, "options.theta and options.change are the same memory: give two arrays");
+    const uintptr_t theta = (uintptr_t)o->theta, change = (uintptr_t)o->change;
     if (!o->theta != !o->change)
         return err_set(err, STATUS_INVALID, "options.theta needs options.change, and the reverse: give both, or none");
+    if (theta % _Alignof(float) || change % _Alignof(float))
+        return err_set(err, STATUS_INVALID, "options.%s is not aligned for floats: give memory of malloc or mmap",
+                       theta % _Alignof(float) ? "theta" : "change");
+    if (theta && (theta < change ? change - theta : theta - change) / sizeof(float) < a->own.n_params)
+        return err_set(err, STATUS_INVALID,
+                       "options.theta and options.change share memory: give two arrays of %" PRIu64 " floats",
+                       a->own.n_params);
+    a->theta = o->theta;
+    a->change = o->change;
+    return STATUS_OK;
+}
+
+static enum status take_options(struct atoll *a, const struct atoll_options *o, struct err *err)
+{
     if (o->max_wait_s && o->max_wait_s < MAX_WAIT_MIN_S)
         return err_set(err, STATUS_INVALID, "options.max_wait_s must be 0, or %d or more", MAX_WAIT_MIN_S);
     if (o->threads > POOL_THREADS_MAX)
@@ -51,8 +65,7 @@ static enum status take_options(struct atoll *a, const struct atoll_options *o, 
     TRY(check_texts(o, err));
     TRY(api_take_tensors(a, o->tensors, o->n_tensors, err));
     TRY(api_take_frozen(a, o, err));
-    a->theta = o->theta;
-    a->change = o->change;
+    TRY(take_lent(a, o, err));
     if (!a->theta) a->params = mem_alloc(a->own.n_params, sizeof *a->params);
     if (!a->theta && !a->params)
         return err_set(err, STATUS_NOMEM, "no memory for the parameters (%s)",

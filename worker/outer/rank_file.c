@@ -196,8 +196,11 @@ static enum status decode_head(struct head *h, const uint8_t *data, size_t have,
     if (h->format != FORMAT)
         return err_set(err, STATUS_UNSUPPORTED, "the file of rank %u has format version %u, this program reads %d",
                        rank, h->format, FORMAT);
-    if (h->crc != crc32c(0, copy, sizeof copy) || h->rank != rank || h->tag != tag)
+    if (h->crc != crc32c(0, copy, sizeof copy))
         return err_set(err, STATUS_CORRUPT, "the head of the file of rank %u does not match its checksum", rank);
+    if (h->rank != rank || h->tag != tag)
+        return err_set(err, STATUS_CORRUPT, "the file of rank %u is that of %s", rank,
+                       h->rank != rank ? "another rank" : "another save");
     if (h->size != size - RANK_FILE_HEAD) return err_set(err, STATUS_CORRUPT, "the file of rank %u is truncated", rank);
     return STATUS_OK;
 }

@@ -22,6 +22,13 @@ static bool is_short(const struct config *config, const struct layout *layout, u
     return need + outer_buffer_bytes(workers, layout->n_params) > *free_p;
 }
 
+/* Reserves the room once, and gives it back: mem_map appends the arrays one by one. Otherwise errno says why not. */
+static bool has_room(int fd, uint64_t bytes)
+{
+    errno = posix_fallocate(fd, 0, (off_t)bytes);
+    return !errno && !ftruncate(fd, 0);
+}
+
 int state_file_open(const char *folder, const struct config *config, const struct layout *layout)
 {
     char path[FILEIO_PATH_MAX], takes[MEMORY_TEXT_MAX], has[MEMORY_TEXT_MAX];
@@ -34,7 +41,7 @@ int state_file_open(const char *folder, const struct config *config, const struc
     int fd = unlink(path) && errno != ENOENT
                  ? -1
                  : descriptors_open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, FILE_PRIVATE);
-    if (fd < 0 || unlink(path)) {
+    if (fd < 0 || unlink(path) || !has_room(fd, outer_arrays_bytes(config, layout))) {
         log_warn("parameters and outer state (%s) stay in memory, of which %s are free: cannot make %s: %s", takes, has,
                  path, strerror(errno));
         if (fd >= 0) close(fd);

@@ -92,6 +92,8 @@ expect_success box --step-seconds 3 --only
 [[ $out == *'the run '* ]] || fail "$out"
 expect_failure 2 'atoll: --gpu-memory is missing*' boxes --gpus 8
 expect_failure 2 'atoll: --gpus is 5000*' boxes --gpus 5000 --gpu-memory 24
+expect_failure 2 'atoll: --gpus is 0*' boxes --gpus 0
+expect_failure 2 'atoll: --lora-rank is for boxes*' boxes --lora-rank 8
 expect_failure 2 'atoll: --lora-rank is 0*' box --lora-rank 0
 expect_failure 2 "atoll: --measure is for an atoll-worker*" box --measure
 expect_failure 2 'atoll: train.batch_size is 12,*multiple of --gpus 8' box --train.batch_size=12

@@ -196,6 +196,7 @@ TEST(test_continued_run_keeps_its_outer_state)
     assert_int_equal(state_read(NULL, NULL), OUTER_BF16);
     tmpdir_put("config.yaml", "train: {method: diloco}\n");
     assert_int_equal(state_read(tmpdir, NULL), OUTER_FP32);
+    assert_int_equal(state_read(tmpdir, "--outer.state=auto"), OUTER_FP32);
     assert_int_equal(state_read(tmpdir, "--outer.state=bf16"), OUTER_BF16); /* the engine refuses it */
     tmpdir_put("config.yaml", "train: {method: diloco}\nouter: {state: bf16}\n");
     assert_int_equal(state_read(tmpdir, NULL), OUTER_BF16);

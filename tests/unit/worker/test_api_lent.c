@@ -399,7 +399,11 @@ TEST_WITH(test_options_are_checked, tmpdir_make, stop)
     o.theta = NULL;
     refuse(&o, "options.theta needs options.change");
     o.theta = o.change;
-    refuse(&o, "options.theta and options.change are the same memory");
+    refuse(&o, "options.theta and options.change share memory");
+    o.change = o.theta + api_rig_layout()->n_params - 1;
+    refuse(&o, "options.theta and options.change share memory");
+    o.change = (void *)((char *)programs[0].change + 1);
+    refuse(&o, "options.change is not aligned");
     o.size = offsetof(struct atoll_options, theta); /* a program of an earlier atoll.h has no such members */
     assert_int_equal(atoll_open(&a, &o, &error), ATOLL_OK);
     assert_non_null(atoll_params(a));

@@ -97,6 +97,28 @@ TEST_WITH(test_bits_are_those_of_memory, tmpdir_make, tmpdir_remove)
     set_memory(false);
 }
 
+/* A full disk has no room for the file: memory has to do, with a warning. */
+TEST_WITH(test_no_room_for_the_file, tmpdir_make, tmpdir_remove)
+{
+    struct rlimit limit, was;
+    struct store *store;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
+    set_memory(true);
+    start(&store);
+    struct ledger *l = &rig.engine->ledger;
+    assert_true(l->state_file >= 0);
+    limit = was;
+    limit.rlim_cur = 100; /* less than the rig's model needs */
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    int fd = state_file_open(tmpdir, l->config, &l->layout);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+    assert_int_equal(fd, -1);
+    assert_false(left_behind());
+    stop(store);
+    set_memory(false);
+}
+
 /* A full disk is an error when the arrays are made, not a signal later. */
 TEST_WITH(test_full_disk, tmpdir_make, tmpdir_remove)
 {

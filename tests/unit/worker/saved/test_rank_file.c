@@ -272,6 +272,30 @@ TEST_WITH(test_damaged_file_is_refused, attach, tmpdir_remove)
     close_boards(boards);
 }
 
+/* Whole files under the names of others. */
+TEST_WITH(test_other_file_is_refused, attach, tmpdir_remove)
+{
+    struct rank_board boards[RANKS];
+    char path[512], other[512];
+    open_boards(boards);
+    save_all(boards, 1);
+    save_all(boards, 2);
+    snprintf(path, sizeof path, "%s/state.rank-1.%016x.bin", tmpdir, 2);
+    snprintf(other, sizeof other, "%s/state.rank-0.%016x.bin", tmpdir, 2);
+    assert_int_equal(rename(other, path), 0);
+    assert_int_equal(rank_files_check(tmpdir, 1, RANKS, &err), STATUS_OK);
+    assert_int_equal(rename(path, other), 0);
+    snprintf(other, sizeof other, "%s/state.rank-1.%016x.bin", tmpdir, 1);
+    assert_int_equal(rename(other, path), 0);
+    assert_int_equal(rank_files_check(tmpdir, 2, RANKS, &err), STATUS_CORRUPT);
+    assert_string_equal(err.msg, "the file of rank 1 is that of another save");
+    snprintf(other, sizeof other, "%s/state.rank-0.%016x.bin", tmpdir, 2);
+    assert_int_equal(rename(path, other), 0);
+    assert_int_equal(rank_files_check(tmpdir, 2, RANKS, &err), STATUS_CORRUPT);
+    assert_string_equal(err.msg, "the file of rank 0 is that of another rank");
+    close_boards(boards);
+}
+
 /* A worker that had three ranks and then none: their files go once no state needs them. */
 TEST_WITH(test_files_of_former_ranks_go, attach, tmpdir_remove)
 {
