@@ -346,8 +346,8 @@ class TorchModel:
         if self.sharded and not is_sharded(e.tensor):
             return (f"fully_shard does not average the gradients of '{e.name}': call fully_shard for the module that "
                     "holds it, or average the gradients of ignored_params before each step")
-        return (f"'{e.name}' is the first: give atoll.Worker a model in DistributedDataParallel or fully_shard, or start "
-                "one worker for each process without torchrun")
+        return (f"'{e.name}' is the first: give atoll.Worker a model in DistributedDataParallel or fully_shard, or "
+                "start one worker for each process without torchrun")
 
     @property
     def hooked(self) -> Any:

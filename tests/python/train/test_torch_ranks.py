@@ -84,7 +84,7 @@ dist.init_process_group("gloo")
 rank, run = dist.get_rank(), sys.argv[2]
 data, other = torch.ones(8, 4), torch.full((8, 4), 1.0 + rank)
 evaluate = {"evaluate": lambda model, indices: (0.0, 1)}
-given = {
+cases = {
     "evaluate": {**evaluate, "val": data} if rank == 0 else {},
     "val": {**evaluate, "val": other},
     "train": {"train": other},
@@ -95,14 +95,15 @@ try:
     atoll.Worker({"w": np.zeros(2, np.float32)}, join=run, dir="numpy")
 except atoll.Error as e:
     print(f"numpy {rank}: {e}\\n", end="", flush=True)
-for what, options in given.items():
+for what, options in cases.items():
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     wrapped = torch.nn.parallel.DistributedDataParallel(model)
     model.bias.requires_grad_(what != "model" or rank == 0)
     try:
-        with atoll.Worker(wrapped, optimizer, **{"join": run, "dir": what, "name": what, "max_wait": 30, **options}) as w:
-            w.begin()
+        given = {"join": run, "dir": what, "name": what, "max_wait": 30, **options}
+        with atoll.Worker(wrapped, optimizer, **given) as worker:
+            worker.begin()
     except atoll.Error as e:
         print(f"{what} {rank}: {e}\\n", end="", flush=True)
 """
@@ -150,6 +151,10 @@ class RanksTest(RunTest):
         self.start_coordinator(coordinator={"evict_after_s": 100})
         killed = self.torchrun("killed", "own", 12)
         self.finish(killed, 120, code=1)
+        alone = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "ranks.py"]
+        self.finish(self.start([*alone, "killed", str(self.run_dir), "own", "-1"], "alone.log"), 120, code=1)
+        self.assertIn("InvalidError: the saved state is of 2 processes, and this worker has 1: the optimizer",
+                      (self.folder / "alone.log").read_text())
         self.finish(self.torchrun("killed", "own"), 120)
         self.assertEqual(self.theta("killed"), self.theta("whole"))
 
