@@ -176,8 +176,8 @@ struct atoll_options {
     int (*frozen_read)(void *ctx, uint32_t i, uint64_t offset, void *out, size_t size);
     void *frozen_ctx;
     /* For programs that keep the parameters themselves, as sharded models do: the library then has no copy of them.
-     * Both or neither; [n_params] each, borrowed until atoll_close; several processes may share the memory. atoll_params
-     * returns NULL.
+     * Both or neither; [n_params] each, borrowed until atoll_close; several processes may share the memory.
+     * atoll_params returns NULL.
      * theta   Before the first atoll_wait: the initial parameters, in the order of `tensors`. After ATOLL_EVALUATE,
      *         atoll_begin and ATOLL_DONE: the run's parameters, at atoll_offset. The program only reads them, until its
      *         next call; after atoll_begin until atoll_push, or until atoll_step says ATOLL_DROPPED.
@@ -278,8 +278,8 @@ ATOLL_API enum atoll_status atoll_step(struct atoll *a, const struct atoll_step 
 /* The sync point: takes a snapshot of atoll_params and of the program's state, and starts to save and send it. It does
  * not wait for the network. The update is handed over by atoll_begin; this version does so at the same step, so the
  * caller calls atoll_wait before the next inner step; a later version may hand it over some steps later. NONFINITE: the
- * round is dropped, state.load(NULL, 0) was called, and atoll_wait joins again; with ATOLL_CHANGES the residual is lost,
- * too. FAILED: the third time in a row.
+ * round is dropped, state.load(NULL, 0) was called, and atoll_wait joins again; with ATOLL_CHANGES the residual is
+ * lost, too. FAILED: the third time in a row.
  * INVALID: the round has 0 tokens, or in a run of a built-in model not all tokens of its samples. The round stays open:
  * leave. */
 ATOLL_API enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error);

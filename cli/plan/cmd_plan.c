@@ -33,17 +33,6 @@ struct verb {
     struct plan_choice choice;
 };
 
-/* Seconds of a round in which the coordinator checks and merges the deltas of all workers. */
-static double coordinator_s(const struct plan *p, uint32_t workers)
-{
-    double sum = 0;
-    for (uint32_t f = 0; f < p->costs.n_fragments; f++) {
-        const struct plan_fragment *c = &p->costs.fragments[f];
-        sum += workers * (c->deliver_s + c->merge_s) + c->outer_s;
-    }
-    return sum;
-}
-
 /* --- JSON --------------------------------------------------------------------------------------------------------- */
 
 static json_t *parts_json(const double *seconds)
@@ -78,7 +67,7 @@ static json_t *run_json(const struct plan *p, uint32_t workers)
         "step_seconds", p->costs.step_s, "journal_sync_s", p->costs.sync_s, "save_s", p->costs.save_s, "parts",
         parts_json(r->parts_s), "bytes_up", (json_int_t)r->bytes_up, "bytes_down", (json_int_t)r->bytes_down,
         "round_bytes_up", (double)r->bytes_up / each, "round_bytes_down", (double)r->bytes_down / each);
-    json_object_set_new(o, "coordinator_s", json_real(coordinator_s(p, workers)));
+    json_object_set_new(o, "coordinator_s", json_real(plan_coordinator_s(p, workers)));
     json_object_set_new(o, "memory", memory_json(&p->memory));
     return o;
 }
@@ -146,12 +135,18 @@ static void print_memory(const struct plan_memory *m)
                m->short_of);
 }
 
+static struct plan_box_view box_view(const struct verb *v)
+{
+    return (struct plan_box_view){&v->plan, &v->lora, &v->box, &v->links[0], (uint32_t)v->workers};
+}
+
 static void print_plan(const struct verb *v)
 {
     const struct plan *p = &v->plan;
     const struct plan_run *r = &p->run;
     const double *t = r->parts_s;
     double each = (double)r->rounds * (double)v->workers;
+    const struct plan_box_view view = box_view(v);
     char text[LINK_SPEC_MAX];
     printf("run          %s, H %" PRIu32 ", up %s, down %s; %s parameters, %" PRIu64 " worker%s\n",
            config_method_name(p->config.train.method),
@@ -163,7 +158,7 @@ static void print_plan(const struct verb *v)
         plan_box_print_memory(p, &v->box);
     else
         print_memory(&p->memory);
-    if (v->gpus) plan_box_print_exchange(p, &v->lora, &v->box, (uint32_t)v->workers);
+    if (v->gpus) plan_box_print_exchange(&view);
     if (v->gpus && !(v->step_s > 0)) {
         printf("a round      H steps and one exchange; --step-seconds S of your script adds the time of the run\n");
         return;
@@ -177,7 +172,7 @@ static void print_plan(const struct verb *v)
            units_bytes((double)r->bytes_up / each).text, units_bytes((double)r->bytes_down / each).text,
            units_percent(r->utilization).text);
     printf("             of send and wait, the coordinator computes %s on a machine like this one\n",
-           units_duration(coordinator_s(p, (uint32_t)v->workers)).text);
+           units_duration(plan_coordinator_s(p, (uint32_t)v->workers)).text);
     printf("the run      %" PRIu64 " rounds in %s without evaluations; %s up, %s down over all workers\n", r->rounds,
            units_duration(r->seconds).text, units_bytes((double)r->bytes_up).text,
            units_bytes((double)r->bytes_down).text);
@@ -307,7 +302,8 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     if (!v->json && !v->only) print_choice(v);
     if (!v->json) return STATUS_OK;
     json_t *root = json_object(), *plan = run_json(&v->plan, (uint32_t)v->workers);
-    if (v->gpus) json_object_set_new(root, "box", plan_box_json(&v->plan, &v->lora, &v->box, (uint32_t)v->workers));
+    const struct plan_box_view view = box_view(v);
+    if (v->gpus) json_object_set_new(root, "box", plan_box_json(&view));
     json_object_set_new(plan, "round_ends_s", ends_json(v));
     json_object_set_new(root, "plan", plan);
     print_json(v->only ? root : choice_json(v, root));

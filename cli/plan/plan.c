@@ -217,3 +217,13 @@ enum status plan_make(struct plan *plan, const struct plan_request *request, con
     layout_finish(&m.layout);
     return status;
 }
+
+double plan_coordinator_s(const struct plan *p, uint32_t workers)
+{
+    double sum = 0;
+    for (uint32_t f = 0; f < p->costs.n_fragments; f++) {
+        const struct plan_fragment *c = &p->costs.fragments[f];
+        sum += workers * (c->deliver_s + c->merge_s) + c->outer_s;
+    }
+    return sum;
+}

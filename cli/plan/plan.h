@@ -57,6 +57,8 @@ enum status plan_step(double *step_s, const struct plan_request *request, struct
 /* Makes the plan of the configuration with the changes on top. ends_p: as of plan_run_make. */
 enum status plan_make(struct plan *plan, const struct plan_request *request, const struct plan_changes *changes,
                       double **ends_p, struct err *err) MUST_CHECK;
+/* Seconds of a round in which the coordinator checks and merges the deltas of all workers. */
+double plan_coordinator_s(const struct plan *plan, uint32_t workers);
 /* rounds_max: rounds that are planned one by one; later ones take as long as the usual one. *ends_p: the end of each
  * round in seconds, which the caller frees with mem_free; NULL: not wanted. NOMEM, STATE. */
 enum status plan_run_make(struct plan_run *run, const struct plan_setup *setup, uint64_t rounds_max, double **ends_p,

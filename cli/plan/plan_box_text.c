@@ -76,32 +76,42 @@ void plan_box_print_memory(const struct plan *p, const struct plan_box *box)
         printf("             an exchange waits for it; not with checkpoint.worker_every auto\n");
 }
 
-static void print_exchange(const char *name, const struct plan *p, uint32_t workers)
+/* Seconds of these bytes alone on a line of this rate; 0: no limit. */
+static double line_s(double bytes, double mbit)
 {
-    printf("%-12s %s: in the box %s, link and coordinator %s; each worker sends %s and receives %s\n", name,
-           units_duration(inside_s(p) + outside_s(p)).text, units_duration(inside_s(p)).text,
-           units_duration(outside_s(p)).text, units_bytes(bytes_each(p->run.bytes_up, p, workers)).text,
-           units_bytes(bytes_each(p->run.bytes_down, p, workers)).text);
+    return mbit > 0 ? bytes * 8e-6 / mbit : 0;
 }
 
-void plan_box_print_exchange(const struct plan *p, const struct plan *lora, const struct plan_box *box,
-                             uint32_t workers)
+static void print_exchange(const char *name, const struct plan *p, const struct plan_box_view *v)
+{
+    double up = bytes_each(p->run.bytes_up, p, v->workers), down = bytes_each(p->run.bytes_down, p, v->workers);
+    printf("%-12s %s: in the box %s, link and coordinator %s\n", name, units_duration(inside_s(p) + outside_s(p)).text,
+           units_duration(inside_s(p)).text, units_duration(outside_s(p)).text);
+    printf("             each box sends %s (%s on its link) and receives %s (%s); the coordinator computes %s\n",
+           units_bytes(up).text, units_duration(line_s(up, v->link->up_mbit)).text, units_bytes(down).text,
+           units_duration(line_s(down, v->link->down_mbit)).text,
+           units_duration(plan_coordinator_s(p, v->workers)).text);
+}
+
+void plan_box_print_exchange(const struct plan_box_view *v)
 {
     char text[MEMORY_TEXT_MAX];
     printf("\n");
-    print_exchange("exchange", p, workers);
-    print_exchange("LoRA's", lora, workers);
-    printf("             rank %" PRIu32 ", %s parameters; coordinator %s\n", box->lora_rank,
-           units_count((double)p->box.adapters).text, memory_text(lora->memory.coordinator_bytes, text));
+    print_exchange("exchange", v->plan, v);
+    print_exchange("with LoRA", v->lora, v);
+    printf("             rank %" PRIu32 ", %s parameters; coordinator %s\n", v->box->lora_rank,
+           units_count((double)v->plan->box.adapters).text, memory_text(v->lora->memory.coordinator_bytes, text));
 }
 
 /* --- JSON --------------------------------------------------------------------------------------------------------- */
 
-static json_t *exchange_json(const struct plan *p, uint32_t workers)
+static json_t *exchange_json(const struct plan *p, const struct plan_box_view *v)
 {
-    return json_pack("{s:f,s:f,s:f,s:f,s:I,s:I}", "box_s", inside_s(p), "link_s", outside_s(p), "bytes_up",
-                     bytes_each(p->run.bytes_up, p, workers), "bytes_down", bytes_each(p->run.bytes_down, p, workers),
-                     "params", (json_int_t)p->params, "coordinator", (json_int_t)p->memory.coordinator_bytes);
+    double up = bytes_each(p->run.bytes_up, p, v->workers), down = bytes_each(p->run.bytes_down, p, v->workers);
+    return json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I,s:I}", "box_s", inside_s(p), "link_s", outside_s(p), "up_s",
+                     line_s(up, v->link->up_mbit), "down_s", line_s(down, v->link->down_mbit), "coordinator_s",
+                     plan_coordinator_s(p, v->workers), "bytes_up", up, "bytes_down", down, "params",
+                     (json_int_t)p->params, "coordinator", (json_int_t)p->memory.coordinator_bytes);
 }
 
 static json_t *way_json(const struct plan_gpu *g, enum plan_way way)
@@ -112,15 +122,15 @@ static json_t *way_json(const struct plan_gpu *g, enum plan_way way)
     return o;
 }
 
-json_t *plan_box_json(const struct plan *p, const struct plan *lora, const struct plan_box *box, uint32_t workers)
+json_t *plan_box_json(const struct plan_box_view *v)
 {
-    const struct plan_box_memory *m = &p->box;
+    const struct plan_box_memory *m = &v->plan->box;
     json_t *ways = json_array();
     for (int way = 0; way < PLAN_WAYS; way++) json_array_append_new(ways, way_json(&m->ways[way], (enum plan_way)way));
     json_t *host = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I}", "copy", (json_int_t)m->copy, "theta", (json_int_t)m->theta,
                              "change", (json_int_t)m->change, "messages", (json_int_t)m->messages, "arriving",
                              (json_int_t)m->inbox, "total", (json_int_t)m->host);
-    return json_pack("{s:I,s:f,s:o,s:o,s:I,s:o,s:o}", "gpus", (json_int_t)box->gpus, "gpu_gib", box->gpu_gib, "ways",
-                     ways, "host", host, "saved", (json_int_t)m->saved, "exchange", exchange_json(p, workers), "lora",
-                     exchange_json(lora, workers));
+    return json_pack("{s:I,s:f,s:o,s:o,s:I,s:o,s:o}", "gpus", (json_int_t)v->box->gpus, "gpu_gib", v->box->gpu_gib,
+                     "ways", ways, "host", host, "saved", (json_int_t)m->saved, "exchange", exchange_json(v->plan, v),
+                     "lora", exchange_json(v->lora, v));
 }

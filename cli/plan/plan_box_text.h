@@ -6,11 +6,17 @@
 
 #include "cli/plan/plan.h"
 
-/* A box's memory, and what an exchange costs. `lora`: the plan of its adapters. */
+struct plan_box_view {
+    const struct plan *plan, *lora; /* lora: the plan of the adapters alone */
+    const struct plan_box *box;
+    const struct link_spec *link; /* of the first box */
+    uint32_t workers;
+};
+
 void plan_box_print_memory(const struct plan *plan, const struct plan_box *box);
-void plan_box_print_exchange(const struct plan *plan, const struct plan *lora, const struct plan_box *box,
-                             uint32_t workers);
+/* What the exchange of a round costs. */
+void plan_box_print_exchange(const struct plan_box_view *view);
 /* The caller owns the object. */
-json_t *plan_box_json(const struct plan *plan, const struct plan *lora, const struct plan_box *box, uint32_t workers);
+json_t *plan_box_json(const struct plan_box_view *view);
 
 #endif

@@ -293,17 +293,13 @@ _configure_log()
 # --- calls ----------------------------------------------------------------------------------------------------------
 
 
-def _check(status: int, error: c.Error) -> None:
+def check(status: int, error: c.Error) -> None:
+    """Raises the error of a function of the library that failed."""
     if status != OK:
         text = error.text.decode(errors="replace") or f"the library failed with status {status}"
         e = _CLASSES.get(status, Error)(text)
         e.status = status
         raise e
-
-
-def check(status: int, error: c.Error) -> None:
-    """Raises the error of a function of the library that failed."""
-    _check(status, error)
 
 
 def _raise_interrupt() -> None:
@@ -417,11 +413,10 @@ class Handle:
             change=_memory("change", change, size),
         )
         error = c.Error()
-        _check(self._lib.atoll_open(byref(self._a), byref(options), byref(error)), error)
-        n = self._lib.atoll_n_params(self._a)
-        address = self._lib.atoll_params(self._a)
+        check(self._lib.atoll_open(byref(self._a), byref(options), byref(error)), error)
+        n, address = self._lib.atoll_n_params(self._a), self._lib.atoll_params(self._a)
         self.params: np.ndarray = np.empty(0, np.float32)
-        """[n_params] float32: all tensors end to end, in the caller's order. Valid until close. Empty with `theta`."""
+        """[n_params] float32: all tensors end to end, in the caller's order. Valid until close."""
         if address:
             self.params = np.ctypeslib.as_array(ctypes.cast(address, POINTER(ctypes.c_float)), (n,))
 
@@ -472,7 +467,7 @@ class Handle:
         if raised is not None:
             raise raised
         _raise_interrupt()
-        _check(status, error)
+        check(status, error)
 
     @property
     def exchanges(self) -> int:
@@ -585,13 +580,13 @@ class TokenShards:
         opened = self._lib.atoll_tokens_open(
             byref(self._t), _encoded("the pattern of token shards", pattern), sample_tokens, byref(data), byref(error)
         )
-        _check(opened, error)
+        check(opened, error)
         self.data, self._tokens = Data(data.hash, data.samples, data.sample_tokens), sample_tokens + 1
 
     def read(self, index: int) -> np.ndarray:
         """[sample_tokens + 1] uint32, some with TOKEN_MASK. Raises InvalidError (no such sample) or Error."""
         out, error = np.empty(self._tokens, np.uint32), c.Error()
-        _check(self._lib.atoll_tokens_read(self._t, index, out.ctypes.data, byref(error)), error)
+        check(self._lib.atoll_tokens_read(self._t, index, out.ctypes.data, byref(error)), error)
         return out
 
     def close(self) -> None:

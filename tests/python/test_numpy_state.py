@@ -9,7 +9,8 @@ import unittest
 
 import numpy as np
 
-from atoll.train.state import State, Writer, read, write
+from atoll import InvalidError
+from atoll.train.state import State, Writer, get_random, read, write
 
 
 class Values(unittest.TestCase):
@@ -122,6 +123,25 @@ class Program(unittest.TestCase):
         np.testing.assert_array_equal(moments["m"], np.ones(5))  # that of a new run
         with self.assertRaisesRegex(ValueError, "holds 1 objects, and this script gives 0"):
             State([]).load(saved)
+
+    def test_an_older_state_of_two_ranks(self) -> None:
+        """One file with the parts of all ranks, as releases before the files of ranks wrote it."""
+        randoms = get_random()
+        for apart in (False, True):
+            other = {"random": randoms, "objects": [{"m": np.full(4, 2.0)}] if apart else None}
+            data = write({"objects": ({"m": np.ones(4)},), "random": randoms, "ranks": [write(other)], "own": {}})
+            for rank in (0, 1):
+                moments = {"m": np.zeros(4)}
+                state = State([("state[0]", moments)])
+                state.note_initial()
+                state._rank, state._size = rank, 2
+                state.load(data)
+                np.testing.assert_array_equal(moments["m"], np.full(4, 2.0 if apart and rank else 1.0))
+        reason = (r"is of 2 processes, and this worker has 1: state\[0\]\['m'\] differs between them, .*: start it "
+                  "with 2 processes, or with a new folder")
+        with self.assertRaisesRegex(InvalidError, reason):
+            state._rank, state._size = 0, 1
+            state.load(data)
 
     def test_objects_without_state(self) -> None:
         with self.assertRaisesRegex(TypeError, r"state\[0\] is of type object, which has no state_dict"):

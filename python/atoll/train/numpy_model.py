@@ -34,26 +34,35 @@ class NumpyModel:
         self.objects: list[tuple[str, Any]] = []
 
     def share(self) -> None:
-        """Numpy programs have one process, and the library has the memory."""
+        """Makes the memory that the library borrows: a numpy program has one process."""
+        n = sum(array.size for array in self._arrays)
+        self._theta, self._change, self._adds = np.zeros(n, np.float32), np.zeros(n, np.float32), False
+        starts = np.cumsum([0, *(array.size for array in self._arrays)])
+        self._cut([int(start) for start in starts[:-1]])
 
     @property
     def memory(self) -> dict[str, Any]:
-        """What the library borrows: nothing."""
-        return {}
+        """theta and change, which the library borrows."""
+        return {"theta": self._theta, "change": self._change}
 
     def attach(self, handle: _lib.Handle) -> None:
-        """Takes the run's parameters of the library: they stay valid until detach."""
-        flat, self._slices, at = handle.params, [], 0
-        for array in self._arrays:
-            self._slices.append(flat[at : at + array.size].reshape(array.shape))
-            at += array.size
+        """The library has the memory."""
 
     def place(self, handle: Any) -> None:
-        """The parameters lie in the order of the arrays."""
+        """The configuration of the run is known: tensors lie in the run's order."""
+        self._adds = handle.exchanges == _lib.CHANGES
+        self._cut([handle.offset(i) for i in range(len(self._arrays))])
+
+    def _cut(self, starts: list[int]) -> None:
+        """The arrays' parts of theta and change begin there."""
+        places = [(slice(at, at + array.size), array.shape) for at, array in zip(starts, self._arrays)]
+        self._slices = [self._theta[place].reshape(shape) for place, shape in places]
+        self._changes = [self._change[place].reshape(shape) for place, shape in places]
 
     def detach(self) -> None:
         """The worker has left the run."""
-        self._slices = []
+        self._slices, self._changes = [], []
+        self._theta = self._change = np.empty(0, np.float32)
 
     def follow(self) -> None:
         """Takes the arrays that the dict has now. Raises InvalidError if they are not the ones that joined."""
@@ -74,13 +83,19 @@ class NumpyModel:
             self._arrays[i] = now
 
     def put(self, initial: bool = False) -> None:
-        """Copies the arrays to the run's parameters."""
-        for array, part in zip(self._arrays, self._slices):
-            np.copyto(part, array)
+        """Hands the arrays to the run. initial: they are the first ones, and not the end of a round."""
+        for array, theta, change in zip(self._arrays, self._slices, self._changes):
+            if initial:
+                np.copyto(theta, array)
+            elif not self._adds:
+                np.copyto(change, array)
+            else:
+                with np.errstate(invalid="ignore", over="ignore"):  # the library finds what is not finite
+                    change += theta - array
 
     def take(self, begin: bool = False) -> None:
-        """Copies the run's parameters to the arrays."""
-        for array, part in zip(self._arrays, self._slices):
+        """Sets the arrays to the run's parameters. begin: to those that a round starts from."""
+        for array, part in zip(self._arrays, self._changes if begin and not self._adds else self._slices):
             np.copyto(array, part)
 
     @contextmanager

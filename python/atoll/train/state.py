@@ -51,6 +51,7 @@ class State:
         self._rank, self._size, self._folder = 0, 1, ""
         self._file: RankFile | None = None
         self._tag = 0  # of the files of the present state; 0: none
+        self._together = False  # the other ranks gave, or write, their part of the present state
         self._copied = 0  # bytes of the copies that exist
         self._way = -1  # of the last save: SAVE_HELD, SAVE_BESIDE
         self._loaded = b""  # what rank 0 loaded, for the other ranks
@@ -93,12 +94,13 @@ class State:
         """Before a push, or a begin, on all ranks: if it saves, each rank starts to write its part."""
         if ranks.size == 1:
             return
-        self._tag = 0
+        self._tag, self._together = 0, False
         copies = int(ranks.sums(np.array([self._bytes() - self._copied], np.float64))[0]) if self._file else 0
         way = int(ranks.call(lambda: b"%d" % handle.next_save(max(0, copies))))
         if way == _lib.SAVE_NONE:
             return
         self._compare(ranks)
+        self._together = True
         if not self._file:
             self._others = ranks.gather(self._part())[1:]
             return
@@ -131,7 +133,7 @@ class State:
         """A round has begun on all ranks: from now on the state changes."""
         if self._file and self._way == _lib.SAVE_HELD:
             self._file.join()  # the library has waited for it already, unless the save failed
-        self._tag = 0
+        self._tag, self._together = 0, False
 
     def _tell(self, way: int, copies: int) -> None:
         changed = way != self._way
@@ -205,7 +207,7 @@ class State:
     def save(self, cap: int = 1 << 30) -> list[tuple[int, int]] | None:
         """Parts (address, size) that stay valid until the next save. None: the other ranks' parts are of an earlier
         moment. Raises TypeError for what cannot be saved."""
-        if self._file and not self._tag:
+        if self._size > 1 and not self._together:
             return None
         self._writer = Writer(self._stage or on_host)
         value = self._value(self._writer)
@@ -229,7 +231,7 @@ class State:
         InvalidError if it cannot be used by this number of processes."""
         if self._file:
             self._file.join()
-        self._tag, self._loaded = 0, b""
+        self._tag, self._together, self._loaded = 0, False, b""
         if data is None:
             part = read(self._initial)
             self._apply(part["objects"], part["random"])

@@ -68,7 +68,9 @@ class PlanBoxTest(unittest.TestCase):
         self.assertEqual(exchange["params"], p)
         for way in ("bytes_up", "bytes_down"):
             self.assertAlmostEqual(exchange[way] / encoded, 1, delta=0.002)
-        self.assertGreater(exchange["link_s"], encoded / 125e6)  # up and down overlap, fragment by fragment
+        for way in ("up_s", "down_s"):
+            self.assertAlmostEqual(exchange[way] / (encoded / 125e6), 1, delta=0.002)  # 1 Gbit/s
+        self.assertGreater(exchange["link_s"], exchange["up_s"])  # up and down overlap, fragment by fragment
         self.assertGreater(exchange["box_s"], 0)
 
     def check_coordinator(self, m: Llama, found: int, state: int) -> None:

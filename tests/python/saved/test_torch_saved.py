@@ -13,6 +13,7 @@ import tempfile
 import traceback
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -221,6 +222,14 @@ class SavedStates(unittest.TestCase):
         self.load(1, "plain")
         self.save(2, "ddp")
         self.load(3, "fsdp", step_before=True)
+
+    def test_ranks_on_other_hosts(self) -> None:
+        """Ranks that do not see the folder send their part to rank 0."""
+        with mock.patch("atoll.train.state.is_shared", return_value=False):
+            self.in_ranks(2, "fsdp", lambda rank: rank.save(False))
+            self.assertEqual(self.files(), [])
+            self.load(2, "fsdp", same=True)
+            self.load(3, "fsdp")
 
     def test_state_that_begins_after_the_first_save(self) -> None:
         """Each rank saves its part also of what the ranks had alike, or not at all, in an earlier save."""
