@@ -222,7 +222,8 @@ class TorchModel:
 
     def _check_ranks(self, found: dict[str, Found]) -> None:
         """Raises InvalidError if the processes of this worker have other models. All ranks call it."""
-        forms = self._ranks.gather("\n".join(f"{n} ({t.kind}, {_form(t.tensor)})" for n, t in found.items()).encode())
+        own = [f"{n} ({t.kind}, {_form(t.tensor)})" for n, t in found.items() if t.kind != LOCAL or t.frozen]
+        forms = self._ranks.gather("\n".join(own).encode())
         for rank, form in enumerate(forms):
             if form != forms[0]:
                 mine, other = (set(row.decode().splitlines()) for row in (forms[0], form))
