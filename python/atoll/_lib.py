@@ -437,7 +437,10 @@ class Handle:
             view = memoryview((ctypes.c_ubyte * size).from_address(data)).cast("B") if data else None
             self._load(view)
             return 0
-        except ValueError as e:  # the bytes do not fit
+        except ValueError as e:  # the bytes do not fit; InvalidError: another number of processes can use them
+            if isinstance(e, InvalidError):
+                self._raised = e
+                return -1
             logger.warning("the saved state does not fit this script: %s", e)
             return -1
         except BaseException as e:

@@ -222,7 +222,8 @@ class Rounds:
         """All ranks evaluate, and read the same data: each does its part of both."""
         if self._ranks.size == 1:
             return
-        mine = [("evaluate=", self.evaluate is not None), ("the training data", self._joined_with), ("val=", val)]
+        mine = [("evaluate=", self.evaluate is not None), ("the training data", self._joined_with), ("val=", val),
+                ("the number of optimizers and objects in state=", self._state.count)]
         rows = self._ranks.gather(b"".join(digest(repr(value)) for _, value in mine))
         for i, (name, _) in enumerate(mine):
             cells = [row[8 * i : 8 * i + 8] for row in rows]

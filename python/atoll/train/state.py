@@ -68,6 +68,11 @@ class State:
                     if isinstance(value, torch.Tensor):
                         check_tensor(value, f"{o.where}: state {key!r}")
 
+    @property
+    def count(self) -> int:
+        """Objects of the program, with the optimizers."""
+        return len(self._objects)
+
     # --- several processes ------------------------------------------------------------------------------------------
 
     def open(self, ranks: Ranks, handle: Any) -> None:

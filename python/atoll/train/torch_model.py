@@ -169,6 +169,7 @@ class TorchModel:
             _check(e.name, e.tensor)
         if not any(not e.flags & _lib.MEAN for e in self._entries):
             raise _lib.InvalidError("the model has no trainable parameter: set requires_grad before atoll.Worker")
+        self._check_ranks(found)
         if self._adapter:
             names = self._adapter.names([e.name for e in self._entries], names)
         names = names or {}
@@ -218,6 +219,18 @@ class TorchModel:
                 full = clean(f"{prefix}.{name}" if prefix else name)
                 found[full] = Found(b, EXCHANGED if mean else LOCAL, _lib.MEAN if mean else 0, fixed, m)
         return found
+
+    def _check_ranks(self, found: dict[str, Found]) -> None:
+        """Raises InvalidError if the processes of this worker have other models. All ranks call it."""
+        own = [f"{n} ({t.kind}, {_form(t.tensor)})" for n, t in found.items() if t.kind != LOCAL or t.frozen]
+        forms = self._ranks.gather("\n".join(own).encode())
+        for rank, form in enumerate(forms):
+            if form != forms[0]:
+                mine, other = (set(row.decode().splitlines()) for row in (forms[0], form))
+                raise _lib.InvalidError(
+                    f"processes 0 and {rank} of torchrun have other models, and differ in {min(mine ^ other or mine)}: "
+                    "make the same model on all of them, and freeze the same parameters"
+                )
 
     def follow(self) -> None:
         """Takes the objects that the model has now. Raises InvalidError if they are not the tensors that joined."""

@@ -17,6 +17,7 @@ kill = sys.argv[5].split(",") if len(sys.argv) > 5 else []  # rank, before or af
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
+data = [(x, x.sum(0, keepdim=True)) for x in torch.randn(400, 8)]
 model = torch.nn.Linear(8, 1)
 
 
@@ -62,7 +63,6 @@ if kind == "fsdp":
     torch.manual_seed(rank)
 optimizer = OwnPart(model.parameters()) if kind == "own" else torch.optim.AdamW(
     model.parameters(), 0.01) if kind == "fsdp" else torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-data = [(x, x.sum(0, keepdim=True)) for x in torch.randn(400, 8)]
 with atoll.Worker(model, optimizer, join=run, dir=name, name=name, max_wait=30) as worker:
     for n, (x, y) in enumerate(atoll.batches(data, worker, batch_size=2)):
         (model(x) - y).square().mean().backward()
@@ -76,6 +76,7 @@ if rank == 0:
 """
 ARGUMENTS = """
 import sys
+import numpy as np
 import torch, torch.distributed as dist
 import atoll
 
@@ -83,20 +84,26 @@ dist.init_process_group("gloo")
 rank, run = dist.get_rank(), sys.argv[2]
 data, other = torch.ones(8, 4), torch.full((8, 4), 1.0 + rank)
 evaluate = {"evaluate": lambda model, indices: (0.0, 1)}
-given = {
+cases = {
     "evaluate": {**evaluate, "val": data} if rank == 0 else {},
     "val": {**evaluate, "val": other},
     "train": {"train": other},
-    "join": {"join": "nowhere/at/all"},
+    "dir": {"dir": "/dev/null/w"},
+    "model": {},
 }
-for what, options in given.items():
+try:
+    atoll.Worker({"w": np.zeros(2, np.float32)}, join=run, dir="numpy")
+except atoll.Error as e:
+    print(f"numpy {rank}: {e}\\n", end="", flush=True)
+for what, options in cases.items():
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    model.bias.requires_grad_(what != "model" or rank == 0)
     try:
-        options = {"join": run, "dir": what, "name": what, "max_wait": 30, **options}
-        with atoll.Worker(wrapped, optimizer, **options) as w:
-            w.begin()
+        given = {"join": run, "dir": what, "name": what, "max_wait": 30, **options}
+        with atoll.Worker(wrapped, optimizer, **given) as worker:
+            worker.begin()
     except atoll.Error as e:
         print(f"{what} {rank}: {e}\\n", end="", flush=True)
 """
@@ -128,11 +135,13 @@ class RanksTest(RunTest):
         self.finish(self.start(command, "w.log", OMP_NUM_THREADS="1"), 120)
         log = (self.folder / "w.log").read_text()
         named = {"evaluate": "evaluate=", "val": "val=", "train": "the training data"}
-        for what, text in named.items():
-            for rank in range(2):
+        for rank in range(2):
+            for what, text in named.items():
                 self.assertIn(f"{what} {rank}: processes 0 and 1 of torchrun differ in {text}: give atoll.Worker and "
                               "atoll.batches the same on all of them", log)
-        self.assertIn("join 1: rank 0: ", log)
+            self.assertIn(f"numpy {rank}: NumPy parameters belong to one process", log)
+            self.assertIn(f"model {rank}: processes 0 and 1 of torchrun have other models, and differ in bias (", log)
+        self.assertIn("dir 1: rank 0: ", log)
 
     def test_state_of_each_rank(self) -> None:
         """An optimizer whose ranks hold different parts continues with the bits of an undisturbed run."""
@@ -142,6 +151,10 @@ class RanksTest(RunTest):
         self.start_coordinator(coordinator={"evict_after_s": 100})
         killed = self.torchrun("killed", "own", 12)
         self.finish(killed, 120, code=1)
+        alone = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "ranks.py"]
+        self.finish(self.start([*alone, "killed", str(self.run_dir), "own", "-1"], "alone.log"), 120, code=1)
+        self.assertIn("InvalidError: the saved state is of 2 processes, and this worker has 1: the optimizer",
+                      (self.folder / "alone.log").read_text())
         self.finish(self.torchrun("killed", "own"), 120)
         self.assertEqual(self.theta("killed"), self.theta("whole"))
 
