@@ -16,6 +16,7 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+from typing import NoReturn
 
 import atoll
 
@@ -29,6 +30,14 @@ CONFIG = {
 GPT2 = {"family": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 32, "vocab_size": 256}
 NOUNS = "the old lighthouse keeper|a small grey boat|the harbour master|her brother|a patient gull|the tide".split("|")
 VERBS = "watched|carried|remembered|lost|found|counted".split("|")
+
+
+def end_process() -> NoReturn:
+    """Ends a program whose work is done. Threads of PyTorch 2.15 with gloo abort some ends of a process on a busy
+    machine: 2 of 24 programs without Atoll."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def text(size: int) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 import atoll
-from rig import GPT2 as SIZES
+from rig import GPT2 as SIZES, end_process
 from tiny_gpt2 import GPT2, loss_of
 
 DEVICE = os.environ.get("ATOLL_TEST_DEVICE", "cpu")
@@ -81,6 +81,8 @@ def main(name: str, given: dict) -> None:
         path = Path(o["record"]) / (f"{name}.{rank}.npz" if rank else f"{name}.npz")
         np.savez(path, samples=np.array(samples), end=flat(model), **starts)
     print("hash", worker.info().theta_hash, "steps", scheduler.last_epoch)
+    if o["ddp"]:
+        end_process()
 
 
 class Numbered:

@@ -86,7 +86,8 @@ def started(folder: Path, name: str, command: list[str], **environment: str) -> 
 def lines(folder: Path, ranks: int, key: str) -> list[dict]:
     """The JSON lines of the ranks that have `key`, in rank order; empty until all are there."""
     text = (folder / "box.log").read_text(errors="replace")
-    found = [json.loads(line) for line in re.findall(r'^\{"rank": .*\}$', text, re.M)]
+    parts = re.findall(r'\{"rank": .*?\}(?=\{"rank": |$)', text, re.M)  # two ranks may print into one line
+    found = [json.loads(part) for part in parts]
     found = sorted((line for line in found if key in line), key=lambda line: line["rank"])
     return found if len(found) == ranks else []
 

@@ -25,7 +25,7 @@ from torch.distributed.tensor import Shard
 
 import atoll
 from atoll.train.shards import segment
-from rig import GPT2 as SIZES
+from rig import GPT2 as SIZES, end_process
 from tiny_gpt2 import GPT2, Block, loss_of
 from torch_program import Numbered
 
@@ -139,7 +139,7 @@ def main(listed: list[dict[str, Any]]) -> None:
         segment._open = (lambda place: -1) if rank in o["elsewhere"] else found
         train(o, rank, size)
     if size > 1:
-        dist.destroy_process_group()
+        end_process()
 
 
 def train(o: dict[str, Any], rank: int, size: int) -> None:

@@ -20,6 +20,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 import atoll.hf
+from rig import end_process
 
 DEFAULTS = {
     "run": "",
@@ -123,6 +124,7 @@ def main(name: str, given: dict[str, Any]) -> None:
     kinds = [type(p).__name__ for p in model.parameters()]
     rank = os.environ["RANK"]
     print(f"rank {rank} sharded {kinds.count('DTensor')} of {len(kinds)} hash {worker.info().theta_hash}", flush=True)
+    end_process()
 
 
 if __name__ == "__main__":

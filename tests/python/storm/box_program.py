@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 import atoll
+from rig import end_process
 from tiny_gpt2 import GPT2, loss_of
 
 SIZES = {"n_layer": 2, "n_head": 2, "n_embd": 64, "block_size": 32, "vocab_size": 256}
@@ -69,7 +70,7 @@ def main(name: str, given: dict) -> None:
             time.sleep(o["pause"])
     if dist.get_rank() == 0:
         print("hash", worker.info().theta_hash, "steps", schedule.last_epoch, flush=True)
-    dist.destroy_process_group()
+    end_process()
 
 
 if __name__ == "__main__":

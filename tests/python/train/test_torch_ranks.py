@@ -73,8 +73,11 @@ with atoll.Worker(model, optimizer, join=run, dir=name, name=name, max_wait=30) 
             os.kill(os.getpid(), 9)
 if rank == 0:
     print("theta", worker.info().theta_hash)
+sys.stdout.flush()
+os._exit(0)  # as end_process of rig.py
 """
 ARGUMENTS = """
+import os
 import sys
 import numpy as np
 import torch, torch.distributed as dist
@@ -106,6 +109,7 @@ for what, options in cases.items():
             worker.begin()
     except atoll.Error as e:
         print(f"{what} {rank}: {e}\\n", end="", flush=True)
+os._exit(0)  # as end_process of rig.py
 """
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
