@@ -41,7 +41,7 @@ struct follow {
     char waiting[WAIT_TEXT];        /* the last line about a wait */
     uint64_t told;                  /* link.received at the last line about a model */
 
-    /* Whether OUT's round has other parameters now: somebody took the run back (atoll rollback, atoll exclude). */
+    /* To see that the run was taken back (atoll rollback, atoll exclude): OUT's round then has other parameters. */
     bool hashed, taken_back;               /* hashes[] are those of OUT; the run's updates fit to none of ours */
     uint64_t hashes[LAYOUT_FRAGMENTS_MAX]; /* of the fragments */
     ino_t inode;                           /* of the checkpoint's parameters that were compared with OUT; 0: none */
